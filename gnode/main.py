@@ -239,6 +239,7 @@ def _compose(
         cpu_count=inventory.cpus,
         step_agent=(sys.executable, "-I", "-c", STEP_BOOT.format("agent"), _own_root()),
         unpacker=(sys.executable, "-I", "-c", STEP_BOOT.format("code"), _own_root()),
+        carrier=(sys.executable, "-I", "-c", STEP_BOOT.format("stage_in"), _own_root()),
         launch_agent=_launch_agent(),
         staging=of_jobs.staging,
         programs=of_jobs.programs,

@@ -17,9 +17,12 @@ LEFTOVER_GRACE_S: Final = 2.0
 NOTICE_MOST_S: Final = 60.0
 
 
-#: Names of the files in the outbox of an attempt.
+#: Names of the files in the outbox of an attempt, and of the directory of what is staged out.
 STDOUT: Final = "stdout"
 STDERR: Final = "stderr"
+FILES: Final = "files"
+#: The word in a command that stages files in through the head.
+STAGE_WORD: Final = "gsched-stage-in"
 
 
 @dataclass_transform(kw_only_default=True)
@@ -145,8 +148,9 @@ class AwayFiles(TaskRecord):
         outbox: the directory of the owner that holds what is to return; it outlives the attempt.
         scratch: the directory below ``user_dir`` in which the job starts; empty: in ``cwd``.
         kept: ``o`` and ``e``: output files that stay on the node under their own names.
-        arrive: the command that fetches files of ``--stage-in``, and becomes the program.
-        leave: patterns of files below the working directory that return: ``--stage-out``.
+        stage_in, stage_out: in place of the task's.
+        leave: what is put into the outbox after the end: its name there, and its path.
+        rank: of the node: only the first one must have all of it.
     """
 
     mark: str
@@ -155,8 +159,10 @@ class AwayFiles(TaskRecord):
     outbox: str
     scratch: str = ""
     kept: str = ""
-    arrive: tuple[str, ...] = ()
-    leave: tuple[str, ...] = ()
+    stage_in: tuple[tuple[str, ...], ...] = ()
+    stage_out: tuple[tuple[str, ...], ...] = ()
+    leave: tuple[tuple[str, str], ...] = ()
+    rank: int = 0
 
 
 class TaskEarlySignal(TaskRecord):
@@ -309,7 +315,7 @@ _RECORDS: Final[Mapping[str, type[TaskRecord]]] = MappingProxyType(
 #: Fields of all records that are sequences of texts or numbers.
 _SEQUENCES: Final = (
     *("argv", "cpus", "stage_in", "stage_out", "visible", "denied", "allowed"),
-    *("checks", "arguments", "arrive", "leave"),
+    *("checks", "arguments", "leave"),
 )
 
 

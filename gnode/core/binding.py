@@ -10,7 +10,7 @@ from gnode.core.environment import environment_of
 from gnode.core.program import program_of
 from gnode.core.site import Site
 from gnode.core.site_programs import programs_around
-from gnode.core.staging import staging_commands
+from gnode.core.staging import StagingPlace, StagingPlan, plan_staging
 from gnode.core.task import AcceptedTask, Account, AttemptKey
 from gnode.task import AwayFiles, CpusetCgroup, JobOptions, MemoryCgroup, PrivateTmp
 from gsched.protocol.node import Launch
@@ -70,8 +70,20 @@ def bind(
     switch_user = site.uid == 0 and account.uid != 0
     env = environment_of(launch, account, site, user_dir)
     program = program_of(launch, account, site, user_dir)
-    away = _away(launch, site, user_dir)
-    stage_in, stage_out = staging_commands(launch, account, site.staging, site.node, env["TMPDIR"])
+    scratch = posixpath.join(user_dir, WORK_NAME)
+    staged = plan_staging(
+        launch,
+        StagingPlace(
+            account=account,
+            staging=site.staging,
+            node=site.node,
+            tmp_dir=env["TMPDIR"],
+            scratch=scratch,
+            carrier=site.carrier,
+            socket=site.elastic_socket,
+        ),
+    )
+    away = _away(launch, site, scratch, staged)
     task = AcceptedTask(
         job=launch.job,
         attempt=launch.attempt,
@@ -105,9 +117,9 @@ def bind(
         lease_from_s=lease_from_s,
         lease_grace_s=launch.lease_grace_s,
         gate=gate,
-        stage_in=stage_in,
-        stage_out=stage_out,
-        stage_timeout_s=site.staging.timeout_s if stage_in or stage_out else 0.0,
+        stage_in=staged.stage_in,
+        stage_out=staged.stage_out,
+        stage_timeout_s=site.staging.timeout_s if spec.stage_in or spec.stage_out else 0.0,
         directory_wait_s=site.limits.directory_wait_s,
         cpus=cpus,
         cpuset=_cpuset(site, key),
@@ -149,7 +161,7 @@ def private_tmp(
     )
 
 
-def _away(launch: Launch, site: Site, user_dir: str) -> AwayFiles | None:
+def _away(launch: Launch, site: Site, scratch: str, staged: StagingPlan) -> AwayFiles | None:
     """Return what the part does if this node lacks the directory of submission.
 
     Containers mount the working directory, and step agents have no output.
@@ -163,8 +175,12 @@ def _away(launch: Launch, site: Site, user_dir: str) -> AwayFiles | None:
         submit_dir=submit_dir,
         host=spec.place.host or launch.server,
         outbox=posixpath.join(site.outbox_root, f"{launch.job}.{launch.attempt}.{launch.token}"),
-        scratch=posixpath.join(user_dir, WORK_NAME) if spec.workdir == submit_dir else "",
+        scratch=scratch if spec.workdir == submit_dir else "",
         kept=spec.place.kept,
+        stage_in=staged.away_in,
+        stage_out=staged.away_out,
+        leave=staged.leave,
+        rank=launch.rank,
     )
 
 

@@ -387,7 +387,8 @@ def end_by_record(table: Table, attempt: NodeAttempt, record: ExitRecord) -> Non
     if attempt.abuse and not record.message:
         record = structs.replace(record, message=attempt.abuse)
     if attempt.delivery:
-        record = structs.replace(record, undelivered=attempt.delivery)
+        both = "; ".join(filter(None, (record.undelivered, attempt.delivery)))
+        record = structs.replace(record, undelivered=both)
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)

@@ -83,6 +83,7 @@ class Site:
         containers: the runtimes of containers here, and what all containers have.
         step_agent: the command that runs a step agent.
         unpacker: the command that starts a program in the code snapshot of its job.
+        carrier: the command that stages a file in through the head.
         staging: how files are copied for jobs.
         programs: of the site, around each job.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
@@ -115,6 +116,7 @@ class Site:
     containers: ContainerRules = field(default_factory=ContainerRules)
     step_agent: tuple[str, ...] = ()
     unpacker: tuple[str, ...] = ()
+    carrier: tuple[str, ...] = ()
     launch_agent: str = ""
     staging: Staging = DEFAULT_STAGING
     programs: ProgramRules = NO_PROGRAMS

@@ -5,9 +5,10 @@ Input: a line of JSON, the fields of a `gsched.protocol.deliveries.FileOrder` wi
 the data. Output: a line of JSON with the fields of a `FileDone`, then what was read. Everything is
 imported before the privileges go.
 
-Symbolic links are followed, as where a job's output is opened: the owner's rights alone count. A
-file must be a regular one. What it holds already of a piece is not written again, so that a piece
-whose answer was lost can be repeated; behind what others have written it continues at the end.
+Symbolic links are followed, as where a job's output is opened: the owner's rights alone count;
+but none below a tree that is staged (`gnode.daemon.owner_tree`). A file must be a regular one. What
+it holds already of a piece is not written again, so that a piece whose answer was lost can be
+repeated; behind what others have written it continues at the end.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import stat
 import sys
 from typing import Any, Final
 
+from gnode.daemon.owner_tree import EntryPlace, below_of, read_tree
 from gnode.daemon.read_as_owner import enter, read_piece, reason
 from gnode.supervisor import kernel, privilege
 from gnode.supervisor.errors import LaunchError
@@ -53,6 +55,11 @@ def path_of(order: dict[str, Any]) -> str:
 def read(order: dict[str, Any]) -> tuple[dict[str, object], bytes]:
     """Return what to say about a piece that is read, and the piece."""
     path = path_of(order)
+    if order.get("tree"):
+        try:
+            return {"path": path}, read_tree(path, order)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            return _failed(getattr(error, "filename", None) or path, error), b""
     if os.path.isdir(path):
         path = os.path.join(path, str(order.get("name", "")))
     found, data = read_piece(path, int(order.get("offset", 0)), int(order.get("max_bytes", 0)))
@@ -64,6 +71,8 @@ def write(order: dict[str, Any], data: bytes) -> dict[str, object]:
     path = path_of(order)
     try:
         os.umask(int(order.get("umask", 0o022)))
+        if order.get("temporary"):
+            return _write_entry(order, path, data)
         fd, path = _opened(order, path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         return _failed(path, error)
@@ -75,6 +84,35 @@ def write(order: dict[str, Any], data: bytes) -> dict[str, object]:
         return _failed(path, error)
     finally:
         os.close(fd)
+
+
+def _write_entry(order: dict[str, Any], path: str, data: bytes) -> dict[str, object]:
+    """Write a piece of an entry of a tree, which gets its name when it is there in full."""
+    below, owner, kind = below_of(order), str(order["temporary"]), order.get("kind", "file")
+    shown = f"{path}/{below}" if below else path
+    _make_directories(path, int(order.get("makes", 0)))
+    try:
+        with EntryPlace(path, below, makes=True) as place:
+            if kind == "directory":
+                place.make_directory()
+                return {"path": _words(shown)}
+            if kind == "link":
+                place.make_link(data, owner)
+                return {"path": _words(shown), "end": len(data), "taken": len(data)}
+            temporary = place.temporary(owner)
+            flags = _FLAGS | os.O_RDWR | os.O_NOFOLLOW
+            if order.get("at", BEGIN) == BEGIN:
+                place.remove(temporary)
+            fd = os.open(temporary, flags, 0o600, dir_fd=place.directory)
+            try:
+                done = _written(order, fd, data)
+            finally:
+                os.close(fd)
+            if order.get("last") and done.get("taken") == len(data):
+                place.take_name(temporary)
+            return {"path": _words(shown), **done}
+    except OSError as error:
+        return _failed(shown, error)
 
 
 def _opened(order: dict[str, Any], path: str) -> tuple[int, str]:
@@ -144,7 +182,13 @@ def _common(fd: int, at: int, data: bytes, size: int) -> int | None:
 
 def _failed(path: str, error: Exception) -> dict[str, object]:
     number = getattr(error, "errno", None) or errno.EINVAL
+    path = _words(path)
     return {"path": path, "error": f"{path}: {reason(error)}", "errno": number}
+
+
+def _words(path: str) -> str:
+    """Return a path as text that can be sent: a name may hold any bytes."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def main() -> None:

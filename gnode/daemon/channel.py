@@ -33,7 +33,7 @@ from gsched.owner_files import OwnerFiles
 from gsched.pki.contexts import explain
 from gsched.pki.names import CertificateError
 from gsched.protocol.code import CodeRead
-from gsched.protocol.deliveries import FileOrder, PieceDelivered
+from gsched.protocol.deliveries import FileOrder, PieceDelivered, StagedRead
 from gsched.protocol.framing import frames_from_node
 from gsched.protocol.job_steps import LoginAnswer, StepMessage, StepOrder, StepRefused
 from gsched.protocol.joining import (
@@ -117,7 +117,7 @@ class Channel:
         node: this node's name.
         certificates: of this node, for a head that is reached by TCP.
         post: takes inputs for the agent.
-        on_job: takes what is for programs of jobs: step agents, code snapshots.
+        on_job: takes what is for programs of jobs: step agents, code snapshots, staged files.
         on_relay: takes answers about commands of users on this host.
         lookup: finds the owners of launches.
         files: reads and writes files of users for the head.
@@ -137,7 +137,7 @@ class Channel:
         node: str,
         certificates: Certificates,
         post: Callable[[Input], None],
-        on_job: Callable[[StepMessage | CodeRead], None],
+        on_job: Callable[[StepMessage | CodeRead | StagedRead], None],
         on_relay: Callable[[RelayAnswer], None],
         lookup: Lookup,
         files: OwnerFiles,
@@ -442,7 +442,7 @@ class Channel:
                     self.send(Pong(number=message.number))
                 case TrustChanged() | CertificateIssued():
                     self._certificates.take(message, self._request_certificate)
-                case StepOrder() | StepRefused() | LoginAnswer() | CodeRead():
+                case StepOrder() | StepRefused() | LoginAnswer() | CodeRead() | StagedRead():
                     self._on_job(message)
                 case RelayAnswer():
                     self._on_relay(message)
@@ -461,7 +461,7 @@ class Channel:
 
     async def _act(self, order: FileOrder) -> None:
         done = await self._files.do(order)
-        failpoint("delivery.host.after_write")
+        failpoint("staging.host.after_read" if order.tree else "delivery.host.after_write")
         self.send(done)
 
 

@@ -1,13 +1,15 @@
 """Output of jobs on its way to their hosts of submission, where this node lacks their directories.
 
-An attempt's *outbox* is a directory of its owner with the files ``stdout`` and ``stderr`` and the
-directory ``files``. After the end its files go to the head in pieces, one at a time, each
-acknowledged. How far a file has come is written down with each acknowledgement, so a gnode that is
-killed continues there, and a piece that is sent again is not written twice. The outbox is removed
-when all of it has arrived; what cannot be delivered stays in it.
+An attempt's *outbox* is a directory of its owner with the files ``stdout`` and ``stderr``, and the
+directory ``files`` of what is staged out: files, directories and symbolic links. After the end its
+files go to the head in pieces, one at a time, each acknowledged. How far a file has come is written
+down with each acknowledgement, so a gnode that is killed continues there, and a piece that is sent
+again is not written twice. The outbox is removed when all of it has arrived; what cannot be
+delivered stays in it.
 
 gnode opens these files as root: the outbox's own name is root's, no symbolic link is followed, and
-a file must belong to the owner of the outbox.
+a file must belong to the owner of the outbox. Sockets, pipes and devices are left out. A file that
+cannot be delivered does not keep the others.
 """
 
 import asyncio
@@ -15,8 +17,9 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -26,14 +29,21 @@ from gnode.core.inputs import Input, OutputReturned
 from gnode.core.task import AttemptKey, parse_outbox
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.scratch import Scratch
-from gnode.task import STDERR, STDOUT
+from gnode.task import FILES, STDERR, STDOUT
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
 from gsched.files import replace_file
 from gsched.model.limits import MAX_DELIVERED_BYTES, MAX_DELIVERED_FILES, MAX_DELIVERY_RATE
 from gsched.model.units import format_size
-from gsched.protocol.deliveries import BEGIN, DELIVERY_BYTES, DeliverPiece, PieceDelivered
+from gsched.model.wording import counted
+from gsched.protocol.deliveries import (
+    BEGIN,
+    DELIVERY_BYTES,
+    DeliverPiece,
+    Kind,
+    PieceDelivered,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +58,9 @@ GIVE_UP_S: Final = 3 * 86_400.0
 #: What was not delivered is removed after so long.
 KEEP_S: Final = 30 * 86_400.0
 KEEP_LOOK_S: Final = 3600.0
-FILES: Final = "files"
+DEPTH_MAX: Final = 32  # of what is staged out, as in gnode.daemon.owner_tree
+#: How often the progress of what is staged out is kept: what comes again is written again.
+PROGRESS_S: Final = 1.0
 
 
 class _FileProgress(Struct, omit_defaults=True):
@@ -61,11 +73,12 @@ class _FileProgress(Struct, omit_defaults=True):
 
 
 class _DeliveryError(Exception):
-    """A file cannot be delivered; ``later``: it may be later."""
+    """A file cannot be delivered; ``later``: it may be later; ``others`` cannot, either."""
 
-    def __init__(self, message: str, *, later: bool) -> None:
+    def __init__(self, message: str, *, later: bool, others: int = 0) -> None:
         super().__init__(message)
         self.later = later
+        self.others = others
 
 
 class Outboxes:
@@ -115,7 +128,9 @@ class Outboxes:
             request.set_result(answer)
 
     def connected(self) -> None:
-        """Try again at once what has waited for the head."""
+        """Try again at once what has waited for the head, or was on its way to it."""
+        for number in list(self._requests):
+            self.take(PieceDelivered(request=number, error="the head was away", later=True))
         self._wake.set()
         self._wake = asyncio.Event()
 
@@ -215,7 +230,8 @@ class Outboxes:
     def _words(self, box: "_Outbox", fault: _DeliveryError) -> str:
         if fault.later:
             return f"output waits on {self._node} in {box.path} to be delivered: {fault}"
-        return f"output was not delivered: {fault}; it is on {self._node} in {box.path}"
+        more = f", with {counted(fault.others, 'other file')}" if fault.others else ""
+        return f"output was not delivered: {fault}; it is on {self._node} in {box.path}{more}"
 
     def _return(self, key: AttemptKey | None, fault: str) -> None:
         if key is not None:
@@ -236,26 +252,41 @@ class Outboxes:
         if not self._is_connected():
             raise _DeliveryError("this node is not connected to the head", later=True)
         try:
-            names = await asyncio.to_thread(lambda: list(box.names()))
+            some = islice(box.names(), MAX_DELIVERED_FILES + 1)
+            names = await asyncio.to_thread(lambda: list(some))
         except OSError as error:
             raise _DeliveryError(f"{box.path}: {error.strerror}", later=True) from error
         if len(names) > MAX_DELIVERED_FILES:
-            text = f"there are {len(names)} files; the limit is {MAX_DELIVERED_FILES}"
+            text = f"there are more than {MAX_DELIVERED_FILES} files"
             raise _DeliveryError(text, later=False)
+        faults = []
         for name in names:
-            if not box.progress.setdefault(name, _FileProgress()).done:
+            if box.progress.setdefault(name, _FileProgress()).done:
+                continue
+            try:
                 await self._carry_file(box, name)
+            except _DeliveryError as error:
+                if error.later:
+                    raise
+                faults.append(str(error))
+        if faults:
+            raise _DeliveryError(faults[0], later=False, others=len(faults) - 1)
 
     async def _carry_file(self, box: "_Outbox", name: str) -> None:
+        shown = name.encode("latin-1").decode("utf-8", "backslashreplace")
         try:
+            entry = await asyncio.to_thread(box.entry, name)
+            if entry is not None:
+                await self._entry(box, name, entry)
+                return
             fd = await asyncio.to_thread(box.open, name)
         except OSError as error:
-            raise _DeliveryError(f"{name}: {error.strerror or error}", later=False) from error
+            raise _DeliveryError(f"{shown}: {error.strerror or error}", later=False) from error
         try:
             status = os.fstat(fd)
             if status.st_size > MAX_DELIVERED_BYTES:
                 text = (
-                    f"{name} has {format_size(status.st_size)}; the limit is "
+                    f"{shown} has {format_size(status.st_size)}; the limit is "
                     f"{format_size(MAX_DELIVERED_BYTES)}"
                 )
                 raise _DeliveryError(text, later=False)
@@ -265,22 +296,27 @@ class Outboxes:
         finally:
             os.close(fd)
 
+    async def _entry(self, box: "_Outbox", name: str, entry: tuple[Kind, bytes]) -> None:
+        """Send a directory or link, which is one piece."""
+        async with self._slots:
+            file, below = _split(name)
+            kind, data = entry
+            piece = box.piece(file, below, kind=kind, data=data, last=True)
+            answer = await self._ask(piece)
+        failpoint("staging.node.after_entry")
+        if answer.error:
+            raise _DeliveryError(answer.error, later=answer.later)
+        box.progress[name].done = True
+        await box.keep_progress()
+
     async def _piece(self, box: "_Outbox", name: str, fd: int, status: os.stat_result) -> None:
         sent = box.progress[name]
         data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, sent.sent)
         last = sent.sent + len(data) >= status.st_size
+        file, below = _split(name)
+        mode = stat.S_IMODE(status.st_mode) & 0o777 if file.startswith(f"{FILES}/") else 0
         answer = await self._ask(
-            DeliverPiece(
-                request=0,
-                job=box.key.job,
-                attempt=box.key.attempt,
-                token=box.token,
-                file=name,
-                at=sent.end,
-                data=data,
-                last=last,
-                mode=stat.S_IMODE(status.st_mode) & 0o777 if name.startswith(f"{FILES}/") else 0,
-            )
+            box.piece(file, below, at=sent.end, data=data, last=last, mode=mode)
         )
         failpoint("delivery.node.after_answer")
         if answer.error:
@@ -295,7 +331,10 @@ class Outboxes:
             sent.sent += answer.taken
             sent.done = last and answer.taken == len(data)
         sent.end = answer.end
-        await asyncio.to_thread(box.write_progress, durable=begun)
+        if file.startswith(f"{FILES}/"):
+            await box.keep_progress()
+        else:
+            await asyncio.to_thread(box.write_progress, durable=begun)
         await asyncio.sleep(len(data) / MAX_DELIVERY_RATE)
 
     async def _ask(self, piece: DeliverPiece) -> PieceDelivered:
@@ -312,13 +351,25 @@ class Outboxes:
             self._requests.pop(number, None)
 
 
+def _split(name: str) -> tuple[str, bytes]:
+    """Return what the head knows a file as, and its path below that."""
+    if not name.startswith(f"{FILES}/"):
+        return name, b""
+    number, _, below = name.removeprefix(f"{FILES}/").partition("/")
+    return f"{FILES}/{number}", below.encode("latin-1")
+
+
 class _Outbox:
-    """One outbox: its files, and how far they have come."""
+    """One outbox: its files, and how far they have come.
+
+    A name of a file is a text whose characters are the bytes of its path in the outbox.
+    """
 
     def __init__(self, path: str, progress: Path) -> None:
         self.path = path
         self.key, self.token = parse_outbox(os.path.basename(path))
         self._file = progress
+        self._kept_s = 0.0
         self.progress: dict[str, _FileProgress] = {}
         try:
             self.progress = msgspec.json.decode(
@@ -333,23 +384,81 @@ class _Outbox:
         """Return a number that grows whenever something has arrived."""
         return sum(each.sent + each.done for each in self.progress.values())
 
+    async def keep_progress(self) -> None:
+        """Keep how far the files have come, unless that was done just now."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._kept_s >= PROGRESS_S:
+            self._kept_s = now_s
+            await asyncio.to_thread(self.write_progress, durable=False)
+
     def write_progress(self, *, durable: bool) -> None:
         """Keep how far the files have come."""
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         replace_file(str(self._file), msgspec.json.encode(self.progress), durable=durable)
 
+    def piece(self, file: str, below: bytes, **fields: Any) -> DeliverPiece:
+        """Return a piece of one of its files."""
+        return DeliverPiece(
+            request=0,
+            job=self.key.job,
+            attempt=self.key.attempt,
+            token=self.token,
+            file=file,
+            name=below,
+            **fields,
+        )
+
     def names(self) -> Iterator[str]:
-        """Yield the names of the files that are to be delivered."""
+        """Yield the names of what is to be delivered, a directory before what is in it."""
         for name in (STDOUT, STDERR):
             if os.path.lexists(os.path.join(self.path, name)):
                 yield name
         top = os.path.join(self.path, FILES)
         if os.path.islink(top):
             return
-        for place, directories, files in os.walk(top):
+        if not os.path.isdir(top):
+            return
+        for place, directories, files, fd in os.fwalk(top):
+            below = os.path.relpath(place, self.path)
+            if below.count("/") > DEPTH_MAX:
+                raise _DeliveryError(f"is more than {DEPTH_MAX} directories deep", later=False)
             directories.sort()
-            for name in sorted(files):
-                yield os.path.relpath(os.path.join(place, name), self.path)
+            for name in sorted((*directories, *files)):
+                mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
+                    yield os.fsencode(os.path.join(below, name)).decode("latin-1")
+
+    def entry(self, name: str) -> tuple[Kind, bytes] | None:
+        """Return what a directory or link is; None for a file.
+
+        Raises:
+            OSError: it is not there any more.
+        """
+        if name in {STDOUT, STDERR}:
+            return None
+        place, last = self._way(name)
+        try:
+            mode = os.stat(last, dir_fd=place, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                return "link", os.readlink(last, dir_fd=place)
+            return ("directory", b"") if stat.S_ISDIR(mode) else None
+        finally:
+            os.close(place)
+
+    def _way(self, name: str) -> tuple[int, bytes]:
+        """Return the directory of a file, reached without a symbolic link, and its name there."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        place = os.open(self.path, flags)
+        try:
+            *way, last = name.encode("latin-1").split(b"/")
+            for each in way:
+                below = os.open(each, flags, dir_fd=place)
+                os.close(place)
+                place = below
+        except OSError:
+            os.close(place)
+            raise
+        return place, last
 
     def open(self, name: str) -> int:
         """Open a file of the outbox, which must be its owner's own.
@@ -357,15 +466,9 @@ class _Outbox:
         Raises:
             OSError: it is not, or leads elsewhere.
         """
-        place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        owner = os.fstat(place).st_uid
+        owner = os.lstat(self.path).st_uid
+        place, last = self._way(name)
         try:
-            *way, last = name.split("/")
-            for each in way:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                below = os.open(each, flags, dir_fd=place)
-                os.close(place)
-                place = below
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             fd = os.open(last, flags, dir_fd=place)
         finally:

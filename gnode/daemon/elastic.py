@@ -87,7 +87,12 @@ def listen(path: str) -> socket.socket:
 
 
 Introduction = (
-    wire.TrainingHello | wire.Ready | wire.StepCall | wire.StepAgentHello | wire.CodeHello
+    wire.TrainingHello
+    | wire.Ready
+    | wire.StepCall
+    | wire.StepAgentHello
+    | wire.CodeHello
+    | wire.StageHello
 )
 
 
@@ -332,8 +337,8 @@ class ElasticServer:
             if uid not in {0, os.geteuid()}:
                 raise _RefusedError("only root may ask for logins")
             await self._steps.serve_login(first.login, reader, writer)
-        elif first.code is not None:
-            await self._steps.code.serve(self._key_of(first.code, uid), reader, writer)
+        elif (hello := first.code or first.stage) is not None:
+            await self._steps.pieces.serve(self._key_of(hello, uid), reader, writer)
         elif first.agent is not None:
             await self._steps.serve_agent(self._key_of(first.agent, uid), reader, writer)
         else:

@@ -309,6 +309,7 @@ class Shell:
         elif isinstance(event, Welcomed):
             self._commands.welcomed(is_here=self._channel.is_local)
             asyncio.get_running_loop().call_soon(self._outboxes.connected)
+            self._steps.pieces.connected()
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
             self._carry_out(effect)
 

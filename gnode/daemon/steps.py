@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import structs
 
 from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
 from gsched.clock import Clock
-from gsched.model.limits import MAX_STEP_CALLS, MAX_STEP_ORDERS
+from gsched.failpoint import failpoint
+from gsched.model.limits import MAX_DELIVERY_RATE, MAX_STEP_CALLS, MAX_STEP_ORDERS
 from gsched.protocol import training as wire
 from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.deliveries import StagedRead, StagedWanted
 from gsched.protocol.job_steps import (
     LoginAnswer,
     LoginRequest,
@@ -36,8 +39,10 @@ LOOK_S = 0.5  # how often one that cannot start any more is noticed
 ORDERS_MAX = 4096
 CALLS_PER_S = 20.0
 UNSENT_BYTES_MAX = 64 * 1024
-#: Then a piece of a snapshot is requested again: the connection to the head may have been lost.
+#: Then a piece is requested again: the connection to the head may have been lost.
 CODE_ANSWER_S = 30.0
+STAGED_ANSWER_S = 60.0  # as of output that returns: a host may take its time
+STAGED_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -63,50 +68,93 @@ class _Allowance:
 
 
 @dataclass(slots=True, kw_only=True)
-class CodeRelay:
-    """Passes pieces of code snapshots from the head to what starts a program, one at a time.
+class PieceRelay:
+    """Passes pieces of code snapshots and of staged files to what starts a program, one at a time.
 
     Attributes:
         send: sends a message to the head, where one is connected.
+        is_connected: whether one is.
     """
 
-    send: Callable[[CodeWanted], None]
-    _pending: dict[int, "asyncio.Future[CodeRead]"] = field(default_factory=dict)
+    send: Callable[[CodeWanted | StagedWanted], None]
+    is_connected: Callable[[], bool]
+    _pending: dict[int, "asyncio.Future[CodeRead | StagedRead]"] = field(default_factory=dict)
     _next: int = 1
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STAGED_AT_ONCE))
 
-    def take(self, answer: CodeRead) -> None:
+    def take(self, answer: CodeRead | StagedRead) -> None:
         """Take an answer of the head."""
         pending = self._pending.pop(answer.request, None)
         if pending is not None and not pending.done():
             pending.set_result(answer)
+
+    def connected(self) -> None:
+        """Have asked again what waits: answers of an earlier connection do not come."""
+        for number, pending in list(self._pending.items()):
+            if not pending.done():
+                self.take(StagedRead(request=number, error="the head was away", later=True))
 
     async def serve(
         self, key: AttemptKey, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Answer each line of a program with a piece, until it closes."""
         while line := await reader.readline():
-            read = wire.decode_line(line).read
-            if read is None:
+            message = wire.decode_line(line)
+            if message.read is not None:
+                reply = await self._code(key, message.read)
+            elif message.fetch is not None:
+                async with self._slots:
+                    reply = await self._staged(key, message.fetch)
+            else:
                 raise wire.BadLineError("an offset is missing")
-            reply = await self._answer(key, read.offset)
             writer.write(msgspec.json.encode(reply) + b"\n")
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
 
-    async def _answer(self, key: AttemptKey, offset: int) -> dict[str, object]:
-        number, self._next = self._next, self._next + 1
-        pending = self._pending[number] = asyncio.get_running_loop().create_future()
-        self.send(CodeWanted(request=number, job=key.job, attempt=key.attempt, offset=offset))
-        try:
-            async with asyncio.timeout(CODE_ANSWER_S):
-                answer = await pending
-        except TimeoutError:
+    async def _code(self, key: AttemptKey, read: wire.ReadCode) -> dict[str, object]:
+        wanted = CodeWanted(request=0, job=key.job, attempt=key.attempt, offset=read.offset)
+        answer = await self._answer(wanted, CODE_ANSWER_S)
+        if not isinstance(answer, CodeRead):
             return {"later": "the head has not answered"}
-        finally:
-            self._pending.pop(number, None)
         if answer.error:
             return {"error": answer.error}
         return {"size_bytes": answer.size_bytes, "data": answer.data}
+
+    async def _staged(self, key: AttemptKey, fetch: wire.FetchStaged) -> dict[str, object]:
+        wanted = StagedWanted(
+            request=0,
+            job=key.job,
+            attempt=key.attempt,
+            item=fetch.item,
+            after=fetch.after,
+            offset=fetch.offset,
+        )
+        answer = await self._answer(wanted, STAGED_ANSWER_S)
+        failpoint("staging.node.after_answer")
+        if not isinstance(answer, StagedRead):
+            return {"later": "the head has not answered"}
+        if answer.error:
+            return {"later" if answer.later else "error": answer.error}
+        await asyncio.sleep(len(answer.data) / MAX_DELIVERY_RATE)
+        return {"data": answer.data}
+
+    async def _answer(
+        self, wanted: CodeWanted | StagedWanted, limit_s: float
+    ) -> CodeRead | StagedRead | None:
+        """Return what the head answers; None: nothing in time."""
+        number, self._next = self._next, self._next + 1
+        if not self.is_connected():
+            return None
+        pending: asyncio.Future[CodeRead | StagedRead] = asyncio.get_running_loop().create_future()
+        self._pending[number] = pending
+        self.send(structs.replace(wanted, request=number))
+        try:
+            async with asyncio.timeout(limit_s):
+                return await pending
+        except TimeoutError:
+            return None
+        finally:
+            self._pending.pop(number, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,16 +168,16 @@ class StepServer:
         is_connected: whether one is.
         takes_logins: whether it opens parts of jobs for users who log in.
         clock: for how long an agent may take to start.
-        code: serves programs that unpack code snapshots.
+        pieces: serves programs that unpack code snapshots, or stage files in.
     """
 
     node: str
     attempts: Mapping[AttemptKey, NodeAttempt]
-    send: Callable[[StepReport | CodeWanted], None]
+    send: Callable[[StepReport | CodeWanted | StagedWanted], None]
     is_connected: Callable[[], bool]
     takes_logins: Callable[[], bool]
     clock: Clock
-    code: CodeRelay = field(init=False)
+    pieces: PieceRelay = field(init=False)
     _agents: dict[AttemptKey, asyncio.StreamWriter] = field(default_factory=dict)
     _waiting: dict[AttemptKey, list[_Waiting]] = field(default_factory=dict)
     _calls: dict[int, _StepRequest] = field(default_factory=dict)
@@ -139,7 +187,7 @@ class StepServer:
     _look: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        self.code = CodeRelay(send=self.send)
+        self.pieces = PieceRelay(send=self.send, is_connected=self.is_connected)
 
     def close(self) -> None:
         """Forget what waits: gnode ends."""
@@ -149,15 +197,15 @@ class StepServer:
 
     # --- the head's side ---
 
-    def take(self, message: StepMessage | CodeRead) -> None:
+    def take(self, message: StepMessage | CodeRead | StagedRead) -> None:
         """Take a message of the head."""
         if isinstance(message, LoginAnswer):
             login = self._logins.get(message.login)
             if login is not None:
                 _write(login, {"login": {"job": message.job, "attempt": message.attempt}})
             return
-        if isinstance(message, CodeRead):
-            self.code.take(message)
+        if isinstance(message, CodeRead | StagedRead):
+            self.pieces.take(message)
             return
         if isinstance(message, StepOrder):
             self._order(message)

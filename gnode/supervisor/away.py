@@ -8,11 +8,15 @@ delays this job only.
 
 import contextlib
 import os
+from typing import Final
 
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.user_dir import make_owned
 from gnode.task import STDERR, STDOUT, Task
 from gsched.directories import has_same
+
+#: Where a job's commands look for its files: ``cd $PBS_O_WORKDIR`` stands in many scripts.
+_DIRECTORIES: Final = ("PBS_O_WORKDIR", "PBS_O_INITDIR", "SLURM_SUBMIT_DIR")
 
 
 def make_outbox(task: Task) -> None:
@@ -66,5 +70,6 @@ def adapt(task: Task) -> None:
         path = f"{name}_path"
         if letter not in away.kept and not getattr(task, path).startswith("/dev/"):
             setattr(task, path, f"{away.outbox}/{STDOUT if one_file else name}")
-    if task.argv[: len(away.arrive)] != away.arrive:
-        task.argv = (*away.arrive, *task.argv)
+    task.stage_in, task.stage_out = away.stage_in, away.stage_out
+    if away.scratch:
+        task.env |= {name: away.scratch for name in _DIRECTORIES if name in task.env}

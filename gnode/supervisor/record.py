@@ -235,3 +235,13 @@ def unreadable(name: str, error: Exception) -> dict[str, object]:
         "failure": {"stage": "spool", "subject": "node", "errno": 0},
         "message": f"gnode's description of the job cannot be read: {type(error).__name__} {error}",
     }
+
+
+def add_faults(result: dict[str, object], epilog: str, stage_out: str) -> str:
+    """Add to an exit record what has gone wrong after the program; return all of it, in words."""
+    if epilog:
+        message = result.get("message")
+        result["message"] = f"{message}; {epilog}" if message else epilog
+    if stage_out:
+        result["undelivered"] = stage_out
+    return "; ".join(filter(None, (epilog, stage_out)))

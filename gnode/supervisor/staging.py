@@ -12,7 +12,7 @@ import signal
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
-from gnode.task import Task
+from gnode.task import FILES, STAGE_WORD, Task
 
 KEPT = "gsched-undelivered"  # in the owner's home directory
 SLACK_S = 10.0  # for what is no copy: a file that goes home, the end of a process
@@ -28,7 +28,8 @@ def limit_s(task: Task) -> float:
 
 def has_begun_before(task: Task) -> bool:
     """Return whether an attempt begins before its program: it copies files or prepares itself."""
-    return bool(task.stage_in or (task.programs and task.programs.prolog_user))
+    stages = task.stage_in or (task.away and task.away.stage_in)
+    return bool(stages or (task.programs and task.programs.prolog_user))
 
 
 def bring(task: Task) -> None:
@@ -44,20 +45,26 @@ def bring(task: Task) -> None:
             if fault == _LATE:
                 fault = f"stage-in was not done within {limit_s(task):.0f} s"
             raise LaunchError(
-                f"stage-in failed: {' '.join(argv)}: {fault}",
+                f"stage-in failed: {_shown(argv)}{fault}",
                 stage="files",
                 subject="job",
                 errno=errno.EIO,
             )
 
 
-def take_away(task: Task) -> str:
+def takes_away(task: Task, *, is_away: bool) -> bool:
+    """Return whether files are copied after the end."""
+    return bool(task.stage_out or (is_away and task.away and task.away.leave))
+
+
+def take_away(task: Task, *, is_away: bool) -> str:
     """Copy what the job has left; return what went wrong, in words.
 
-    The caller is a process of the attempt, after all processes of the job are gone.
+    The caller is a process of the attempt, after all processes of the job are gone. ``is_away``:
+    its node does not have the directory of submission.
     """
     end_s = kernel.boottime_s() + limit_s(task)
-    faults = []
+    faults = _leave(task, end_s) if is_away else []
     for argv in task.stage_out:
         fault = _run(argv, _environment(task), end_s)
         if fault:
@@ -66,6 +73,43 @@ def take_away(task: Task) -> str:
             kept = _keep(task, argv[-2])
             faults.append(f"stage-out failed: {' '.join(argv)}: {fault}; {kept}")
     return "; ".join(faults)
+
+
+def _leave(task: Task, end_s: float) -> list[str]:
+    """Put what returns through the head into the outbox; return what went wrong, in words.
+
+    What lies in the job's own directory is moved, so that it takes no more space.
+    """
+    away = task.away
+    assert away is not None, "it says so"
+    faults = []
+    own = f"{os.path.realpath(task.user_dir)}/"
+    place = f"{away.outbox}/{FILES}"
+    for name, path in away.leave:
+        if not os.path.lexists(path):
+            if away.rank:
+                continue
+            faults.append(f"stage-out failed: {path} does not exist")
+            continue
+        is_own = not os.path.islink(path) and os.path.realpath(path).startswith(own)
+        target = f"{place}/{name}"
+        try:
+            os.makedirs(place, 0o700, exist_ok=True)
+            command = ("mv", "-T") if is_own else ("cp", "-rpHT")
+            fault = _run((*command, "--", path, target), _environment(task), end_s)
+        except OSError as error:
+            fault = os.strerror(error.errno or 0)
+        if fault:
+            _run(("rm", "-rf", "--", target), _environment(task), kernel.boottime_s() + SLACK_S)
+            if fault == _LATE:
+                fault = f"it was not done within {limit_s(task):.0f} s"
+            faults.append(f"stage-out failed: {path}: {fault}; {_keep(task, path)}")
+    return faults
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    """Return a command for a message; the one through the head says itself what it copies."""
+    return "" if STAGE_WORD in argv else f"{' '.join(argv)}: "
 
 
 def remove_container(task: Task, limit_s: float) -> str:

@@ -169,13 +169,11 @@ class _Supervisor:
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
             faults = (self._epilog_of_owner(around, result), self._stage_out(around))
-            fault = "; ".join(filter(None, faults))
             self._remove_container(around)
-            if self._task.stage_out or self._task.removal or self._task.programs:
+            is_staged = staging.takes_away(self._task, is_away=self._is_away)
+            if is_staged or self._task.removal or self._task.programs:
                 result.update(record.used(self._task, self._seen))
-            if fault:
-                message = result.get("message")
-                result["message"] = f"{message}; {fault}" if message else fault
+            fault = record.add_faults(result, *faults)
         if self._gate is not None:
             self._gate.close()
         self._user_dir.remove(self._task)
@@ -212,10 +210,11 @@ class _Supervisor:
     def _stage_out(self, around: Surroundings) -> str:
         """Copy the job's files away, unless another attempt follows; return what went wrong."""
         task = self._task
-        if not task.stage_out or self._ending.reason in _ANOTHER_FOLLOWS:
+        is_away = self._is_away
+        if self._ending.reason in _ANOTHER_FOLLOWS or not staging.takes_away(task, is_away=is_away):
             return ""
         limit_s = staging.limit_s(task) + staging.SLACK_S
-        fault = self._run_errand(around, lambda: staging.take_away(task), limit_s)
+        fault = self._run_errand(around, lambda: staging.take_away(task, is_away=is_away), limit_s)
         if fault is None:
             return f"stage-out failed: it was stopped, or not done within {limit_s:.0f} s"
         return fault

@@ -113,12 +113,20 @@ class StagedFile(Struct, frozen=True, kw_only=True):
 
     Attributes:
         local: on the job's first node; from its owner's home directory.
-        host, remote: where it comes from or goes to.
+        host, remote: where it comes from or goes to. With an empty ``host`` both paths are the
+            same one below the directory of submission: copied to and from each node without it.
+        is_submit_host: ``host`` is the host of submission.
     """
 
     local: str
     host: str
     remote: str
+    is_submit_host: bool = False
+
+    @property
+    def passes_head(self) -> bool:
+        """Return whether it is copied through the head where there is no shared file system."""
+        return self.is_submit_host or not self.host
 
 
 class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
@@ -336,7 +344,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         requested_s: when that was, seconds since the epoch on the node's clock.
         unhandled: the last move for which it was not sent, as no process of the part handled it.
         epilog: what went wrong in the epilog of the node, which is not the job's; empty: nothing.
-        undelivered: where output is that could not return to the host of submission, and why;
+        undelivered: where output or staged files are that could not return, and why;
             empty: it has.
     """
 

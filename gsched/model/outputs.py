@@ -1,4 +1,7 @@
-"""The files of a job's output: their paths, from what its user states. Pure."""
+"""The files of a job: the paths of its output and of what it stages, from what its user states.
+
+Pure.
+"""
 
 import posixpath
 from typing import Final, NamedTuple
@@ -10,7 +13,7 @@ from gsched.model.ids import (
     job_file_suffix,
     submitted_number,
 )
-from gsched.model.job import JobSpec
+from gsched.model.job import JobSpec, StagedFile
 
 #: Also variables of a job: the index of the element of an array.
 ARRAY_INDEX_NAMES: Final = (
@@ -80,6 +83,19 @@ def _expanded(spec: JobSpec, names: OutputNames, path: str) -> str:
     if path.endswith("/") or path.startswith("/dev/"):
         return path
     return path + _rank_suffix(names.rank)
+
+
+def staged_path(spec: JobSpec, item: StagedFile, rank: int = 0) -> str:
+    """Return the path of a staged file at the host of submission, from its owner's home, ``~/``.
+
+    Args:
+        spec: of the job.
+        item: a file of ``stage_in`` or ``stage_out``.
+        rank: of the node from which it returns.
+    """
+    top = "~" if item.host else spec.submit_dir or spec.workdir
+    path = posixpath.join(top, item.remote.removeprefix("~/"))
+    return path.rstrip("/") + _rank_suffix(rank)
 
 
 def file_name(spec: JobSpec) -> str:

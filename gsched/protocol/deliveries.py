@@ -1,12 +1,15 @@
-"""Output that returns to the host of submission, and files that a host reads or writes for that.
+"""Files between the host of submission and nodes that do not share a file system with it.
 
 A node sends the files of an attempt's outbox in pieces with `DeliverPiece`, one at a time. The head
 decides from its own records whose file that is, and where: it sends a `FileOrder` to the gnode of
 the host of submission, which acts as the owner, and passes the answer on. Each piece can be sent
 again: what the file has already is not written twice.
+
+In the other direction an attempt's own process asks for the next piece of what it stages in, with
+`StagedWanted`; the head has the host read it in the same way.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -18,6 +21,10 @@ DELIVERY_BYTES: Final = 1024 * 1024
 BEGIN: Final = -1
 #: Paths in a node's directory of outboxes begin so in orders to read.
 OUTBOX: Final = "outbox:"
+#: Begins the name of what is staged out: ``files/`` and its number in ``stage_out``.
+FILES: Final = "files"
+
+Kind = Literal["file", "directory", "link"]
 
 
 class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_defaults=True):
@@ -27,10 +34,12 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
 
     Attributes:
         token: of the attempt.
-        file: ``stdout``, ``stderr``, or ``files/`` and a name below the working directory.
+        file: ``stdout``, ``stderr``, or `FILES`, ``/``, and a number of ``stage_out``.
+        name: the path below that, if it is a directory; as the node's file system has it.
+        kind: of a link ``data`` is where it leads.
         at: where the piece begins in the file at the host of submission; `BEGIN`.
         last: the file ends with it, and is to be durable.
-        mode: of a file of ``files/``.
+        mode: of what is staged out.
     """
 
     request: Count
@@ -42,6 +51,8 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
     data: bytes = b""
     last: bool = False
     mode: Count = 0
+    name: bytes = b""
+    kind: Kind = "file"
 
 
 class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", omit_defaults=True):
@@ -77,8 +88,12 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
         offset, max_bytes: of the piece to read; a negative offset counts from the end.
         writes: ``data`` is written at ``at``; at `BEGIN` the file is made, and emptied unless
             ``append``.
-        last, mode: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
+        last, mode, kind: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
         makes: directories on the way that do not exist are made, so many at most.
+        temporary: of a file that gets its name when it is there in full: what tells it from others.
+        below: a path below ``path``, on which no symbolic link is followed.
+        tree: read what follows ``below`` in the tree of ``path``, or with an ``offset`` that is not
+            `BEGIN` the file ``below`` from there: see `gnode.daemon.owner_tree`.
     """
 
     request: Count
@@ -97,6 +112,10 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
     mode: Count = 0
     umask: Count = 0o022
     makes: Count = 0
+    below: bytes = b""
+    kind: Kind = "file"
+    temporary: str = ""
+    tree: bool = False
 
 
 class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults=True):
@@ -118,3 +137,37 @@ class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults
     taken: Count = 0
     error: str = ""
     errno: Count = 0
+
+
+class StagedWanted(Struct, frozen=True, kw_only=True, tag="staged_wanted", omit_defaults=True):
+    """Node to head: the next piece of what an attempt that starts here stages in.
+
+    Answered by `StagedRead` with the same request.
+
+    Attributes:
+        item: its number in ``stage_in`` of the job.
+        after: the path below it that the node has, or has a part of.
+        offset: of the next piece of that file; `BEGIN`: it is there in full.
+    """
+
+    request: Count
+    job: Count
+    attempt: Count
+    item: Count
+    after: bytes = b""
+    offset: Number = BEGIN
+
+
+class StagedRead(Struct, frozen=True, kw_only=True, tag="staged_read", omit_defaults=True):
+    """Head to node: the answer to a `StagedWanted`.
+
+    Attributes:
+        data: entries of the tree: see `gnode.daemon.owner_tree`.
+        error: why there are none, in words; empty: they are there.
+        later: it may work later, as in `PieceDelivered`.
+    """
+
+    request: Count
+    data: bytes = b""
+    error: str = ""
+    later: bool = False

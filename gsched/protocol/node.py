@@ -24,7 +24,14 @@ from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
-from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, PieceDelivered
+from gsched.protocol.deliveries import (
+    DeliverPiece,
+    FileDone,
+    FileOrder,
+    PieceDelivered,
+    StagedRead,
+    StagedWanted,
+)
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import StepMessage, StepReport
 from gsched.protocol.joining import (
@@ -455,6 +462,7 @@ HeadMessage = (
     | StepMessage
     | CodeRead
     | PieceDelivered
+    | StagedRead
     | FileOrder
     | Probe
     | OpenSession
@@ -591,6 +599,7 @@ NodeMessage = (
     | StepReport
     | CodeWanted
     | DeliverPiece
+    | StagedWanted
     | FileDone
     | Unreadable
 )

@@ -9,8 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gsched.model.limits import MAX_PATH
+from gsched.model.numbers import Number
 from gsched.model.reports import CheckpointReport, ProgressReport, Sizes, Text, made_of
 from gsched.protocol import node as n
+from gsched.protocol.deliveries import BEGIN
 
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
@@ -112,6 +115,25 @@ class ReadCode(Struct, frozen=True, kw_only=True):
     offset: _Count
 
 
+class StageHello(Struct, frozen=True, kw_only=True):
+    """The first line of the program that stages files in for an attempt on this node.
+
+    Each further line is ``fetch``, and answered by a line with ``data``, ``error`` or ``later``.
+    """
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+
+
+class FetchStaged(Struct, frozen=True, kw_only=True):
+    """The next piece of an item is wanted: see `gsched.protocol.deliveries.StagedWanted`."""
+
+    item: _Count
+    after: Annotated[bytes, Meta(max_length=MAX_PATH)] = b""
+    offset: Number = BEGIN
+
+
 class TrainingLine(Struct, frozen=True, kw_only=True):
     """One line of a training, of a program that starts tasks, or of a step agent."""
 
@@ -126,6 +148,8 @@ class TrainingLine(Struct, frozen=True, kw_only=True):
     login: LoginCall | None = None
     code: CodeHello | None = None
     read: ReadCode | None = None
+    stage: StageHello | None = None
+    fetch: FetchStaged | None = None
 
 
 class BadLineError(Exception):

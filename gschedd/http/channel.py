@@ -18,7 +18,7 @@ from gsched.model.states import NodeState
 from gsched.pki.names import Role
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
-from gsched.protocol.deliveries import DeliverPiece, FileDone
+from gsched.protocol.deliveries import DeliverPiece, FileDone, StagedWanted
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepReport, StepRequest
 from gsched.protocol.joining import CertificateState, CertificateWanted
@@ -363,6 +363,8 @@ class NodeChannel:
                     self._links.answer_request(node, message)
                 case DeliverPiece():
                     self._deliveries.take(node, message, link.send)
+                case StagedWanted():
+                    self._deliveries.fetch(node, message, link.send)
                 case FileDone():
                     self._deliveries.took(node, message)
                 case n.Probed():

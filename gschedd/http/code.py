@@ -10,6 +10,7 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, InvalidRequestError
 from gsched.model.job import CodeSnapshot
 from gsched.protocol.code import CodePiece, CodeRead, CodeReply, CodeWanted
+from gsched.protocol.deliveries import StagedWanted
 from gschedd.core.state.state import State
 from gschedd.http.answers import answer
 from gschedd.http.bodies import Bodies, read_body
@@ -132,7 +133,7 @@ class CodeSnapshots:
         """Return a piece of the snapshot of a job that runs on a node."""
         try:
             job = state.jobs.get(wanted.job)
-            if job is None or job.spec.snapshot is None or not _is_there(state, node, wanted):
+            if job is None or job.spec.snapshot is None or not is_there(state, node, wanted):
                 raise BadStateError("the job does not run there, or has no snapshot")
             async with self._reads:
                 size_bytes, data = await asyncio.to_thread(
@@ -146,7 +147,7 @@ class CodeSnapshots:
         return CodeRead(request=wanted.request, size_bytes=size_bytes, data=data)
 
 
-def _is_there(state: State, node: str, wanted: CodeWanted) -> bool:
+def is_there(state: State, node: str, wanted: CodeWanted | StagedWanted) -> bool:
     """Return whether an attempt runs on a node, or is prepared there."""
     job = state.jobs[wanted.job]
     if job.attempt is not None and job.attempt.number == wanted.attempt:

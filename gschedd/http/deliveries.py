@@ -1,14 +1,15 @@
-"""Output that returns from nodes to the hosts of submission, and reading it there afterwards.
+"""Files between nodes and hosts of submission, and reading output there afterwards.
 
 A node names an attempt and one of its files, never a path, a user or a host: these come from the
-head's own records of the job, so that a node writes nothing but the output of attempts that it has
-run, into the files of that job.
+head's own records of the job. So a node writes nothing but the output of attempts that it has run,
+and what they stage out, into the files of that job, and reads nothing but what jobs that run there
+stage in.
 """
 
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -18,20 +19,25 @@ from gsched.errors import BadStateError, GschedError, InvalidRequestError, NotPe
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.ids import array_of, short_job_id
-from gsched.model.job import JobSpec
+from gsched.model.job import JobSpec, StagedFile
 from gsched.model.limits import MAX_DELIVERIES
-from gsched.model.outputs import OutputFile, OutputNames, output_files
+from gsched.model.outputs import OutputFile, OutputNames, output_files, staged_path
 from gsched.model.states import Join
 from gsched.protocol.api import OutputChunk
 from gsched.protocol.deliveries import (
+    DELIVERY_BYTES,
+    FILES,
     OUTBOX,
     DeliverPiece,
     FileDone,
     FileOrder,
     PieceDelivered,
+    StagedRead,
+    StagedWanted,
 )
 from gschedd.core.head import Head
 from gschedd.core.state.records import Attempt, Job
+from gschedd.http.code import is_there
 from gschedd.http.host_files import HostFiles
 from gschedd.store.reader import Reader
 
@@ -79,6 +85,57 @@ class Deliveries:
     def took(self, host: str, done: FileDone) -> None:
         """Take a host's answer about a file."""
         self._files.take(host, done)
+
+    def fetch(self, node: str, wanted: StagedWanted, send: Callable[[StagedRead], None]) -> None:
+        """Send a node a piece of what is staged in, once it has been read."""
+
+        async def give() -> None:
+            send(await self.read_staged(node, wanted))
+
+        task = asyncio.create_task(give())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def read_staged(self, node: str, wanted: StagedWanted) -> StagedRead:
+        """Return a piece of what a job that starts on a node stages in."""
+        number = wanted.request
+        try:
+            host, order = self._staged_order(node, wanted)
+            async with self._slots:
+                done = await self._files.do(host, order)
+                failpoint("staging.head.after_host")
+        except NotPermittedError as error:
+            self._head.oddities["delivery_refused"] += 1
+            self._complaints.say(node, f"{node}: a file is not staged in: {error.message}")
+            return StagedRead(request=number, error=error.message)
+        except GschedError as error:
+            return StagedRead(request=number, error=error.message, later=True)
+        if done.error:
+            words = f"{host or self._head.settings.server}: {done.error}"
+            return StagedRead(request=number, error=words, later=done.errno in _LATER)
+        return StagedRead(request=number, data=done.data)
+
+    def _staged_order(self, node: str, wanted: StagedWanted) -> tuple[str, FileOrder]:
+        """Return the host from which something is staged in, and what it has to do.
+
+        Raises:
+            NotPermittedError: the node may not read that.
+        """
+        name = f"{short_job_id(wanted.job)}.{wanted.attempt}"
+        job = self._head.state.jobs.get(wanted.job)
+        if job is None or not is_there(self._head.state, node, wanted):
+            raise NotPermittedError(f"attempt {name} does not run on {node}")
+        place, files = job.spec.place, job.spec.stage_in
+        item = files[wanted.item] if wanted.item < len(files) else None
+        if place is None or item is None or not item.passes_head:
+            raise NotPermittedError(f"attempt {name} stages no file {wanted.item} in")
+        return place.host, structs.replace(
+            self._owned(job.spec, OutputFile(staged_path(job.spec, item), "")),
+            tree=True,
+            below=wanted.after,
+            offset=wanted.offset,
+            max_bytes=DELIVERY_BYTES,
+        )
 
     async def deliver(self, node: str, piece: DeliverPiece) -> PieceDelivered:
         """Return the answer to a piece of a node, once it is written."""
@@ -190,6 +247,8 @@ class Deliveries:
             raise NotPermittedError(f"job {name} is of another history")
         if spec.place is None:
             raise NotPermittedError(f"the output of job {name} stays on its nodes")
+        if piece.file.startswith(f"{FILES}/"):
+            return self._stage_out_order(job, attempt, node, piece)
         other = {Join.INTO_OUT: "stderr", Join.INTO_ERR: "stdout"}.get(spec.join, "")
         if piece.file not in STREAMS or piece.file == other:
             raise NotPermittedError(f"job {name} has no file {piece.file[:80]!r} that returns")
@@ -205,6 +264,33 @@ class Deliveries:
             data=piece.data,
             last=piece.last,
             umask=spec.umask,
+        )
+
+    def _stage_out_order(
+        self, job: Job, attempt: Attempt, node: str, piece: DeliverPiece
+    ) -> FileOrder:
+        """Return what the host of submission has to do with what is staged out.
+
+        Raises:
+            NotPermittedError: the job does not stage that out.
+        """
+        item = _item_of(job.spec.stage_out, piece.file)
+        if item is None or b"\0" in piece.name:
+            raise NotPermittedError(f"job {short_job_id(job.id)} stages no {piece.file[:80]!r} out")
+        rank = list(attempt.parts).index(node)
+        file = OutputFile(staged_path(job.spec, item, rank), "")
+        return structs.replace(
+            self._owned(job.spec, file),
+            writes=True,
+            at=piece.at,
+            data=piece.data,
+            last=piece.last,
+            mode=piece.mode,
+            umask=job.spec.umask,
+            makes=0 if item.host else item.remote.count("/"),
+            below=piece.name,
+            kind=piece.kind,
+            temporary=f"{job.id}.{attempt.number}.{rank}",
         )
 
     def _owned(self, spec: JobSpec, file: OutputFile) -> FileOrder:
@@ -228,3 +314,12 @@ class Deliveries:
             short_number=job.short_number if array_of(job.id) else 0,
         )
         return output_files(job.spec, names)[STREAMS.index(stream)]
+
+
+def _item_of(files: Sequence[StagedFile], name: str) -> StagedFile | None:
+    """Return what the name of a file of an outbox stands for; None: nothing that returns."""
+    number = name.removeprefix(f"{FILES}/")
+    if not (number.isascii() and number.isdecimal() and len(number) <= len(str(len(files)))):
+        return None
+    item = files[int(number)] if int(number) < len(files) else None
+    return item if item is not None and item.passes_head else None

@@ -19,6 +19,7 @@ from gschedd.http.hosts import Hosts
 from gschedd.http.links import Link, Links
 
 ANSWER_S: Final = 30.0
+GONE_LOOK_S: Final = 1.0  # how soon it is noticed that a host is gone that was to answer
 
 
 class HostFiles:
@@ -60,9 +61,14 @@ class HostFiles:
         link.send(structs.replace(order, request=number))
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await future
+                while not link.is_gone:
+                    await asyncio.wait({future}, timeout=GONE_LOOK_S)
+                    if future.done():
+                        return future.result()
         except TimeoutError:
             raise BadStateError(f"{link.node} has not answered in {ANSWER_S:.0f} s") from None
+        else:
+            raise BadStateError(self._not_there(host))
         finally:
             self._requests.pop((link.node, number), None)
 

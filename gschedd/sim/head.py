@@ -11,7 +11,7 @@ from typing import Final, Protocol, assert_never
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeWanted
-from gsched.protocol.deliveries import DeliverPiece, FileDone
+from gsched.protocol.deliveries import DeliverPiece, FileDone, StagedWanted
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import LoginRequest, StepFailed, StepRequest
 from gsched.protocol.joining import CertificateState, CertificateWanted
@@ -212,6 +212,7 @@ class HeadProcess:
                 | SettingsRead()
                 | CodeWanted()
                 | DeliverPiece()
+                | StagedWanted()
                 | FileDone()
                 | Unreadable()
             ):

@@ -36,7 +36,7 @@ from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.protocol import node as n
 from gsched.protocol.code import CodeRead
-from gsched.protocol.deliveries import FileOrder, PieceDelivered
+from gsched.protocol.deliveries import FileOrder, PieceDelivered, StagedRead
 from gsched.protocol.job_steps import LoginAnswer, StepOrder, StepRefused
 from gsched.protocol.joining import CertificateIssued, TrustChanged
 from gsched.protocol.relays import RelayAnswer
@@ -281,6 +281,7 @@ class NodeProcess:
                 | TrustChanged()
                 | CertificateIssued()
                 | PieceDelivered()
+                | StagedRead()
                 | FileOrder()
                 | ClusterSettings()
                 | SettingsWanted()

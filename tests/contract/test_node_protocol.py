@@ -30,7 +30,14 @@ from gsched.model.states import (
 )
 from gsched.model.training import Batching
 from gsched.protocol.code import CodeRead, CodeWanted
-from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, PieceDelivered
+from gsched.protocol.deliveries import (
+    DeliverPiece,
+    FileDone,
+    FileOrder,
+    PieceDelivered,
+    StagedRead,
+    StagedWanted,
+)
 from gsched.protocol.hosts import HostReport
 from gsched.protocol.job_steps import (
     LoginAnswer,
@@ -112,6 +119,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
         job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
     ),
     CodeRead(request=1, size_bytes=9, data=bytes(range(256))),
+    StagedRead(request=1, data=b"x", error="no", later=True),
     PieceDelivered(request=1, end=9, taken=4, path="l1:/home/alice/a.o1", error="no", later=True),
     FileOrder(
         request=1,
@@ -130,6 +138,10 @@ HEAD_MESSAGES: list[HeadMessage] = [
         mode=0o644,
         umask=0o077,
         makes=2,
+        below=b"a/\xff",
+        kind="link",
+        temporary="1.1.0",
+        tree=True,
     ),
     StepRefused(job=1, attempt=1, node="n2", step=2, message="too old"),
     LoginAnswer(login=3, job=1, attempt=2),
@@ -221,7 +233,10 @@ NODE_MESSAGES: list[NodeMessage] = [
         data=b"x",
         last=True,
         mode=0o644,
+        name=b"a/\xff",
+        kind="directory",
     ),
+    StagedWanted(request=1, job=1, attempt=1, item=2, after=b"a/\xff", offset=5),
     FileDone(
         request=1, path="/a", offset=4, size_bytes=9, data=b"x", end=9, taken=1, error="no", errno=2
     ),

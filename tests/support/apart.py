@@ -1,7 +1,7 @@
 """A cluster whose hosts have home directories of their own, as without a shared file system.
 
 The daemons of each such host run in a mount namespace in which a file system of its own lies where
-the users' home directories are. Only root can do that.
+the users' home directories are, and have its name as their host name. Only root can do that.
 """
 
 import subprocess
@@ -56,15 +56,16 @@ class Apart:
             homes = self.home.parent
             script = (
                 f"mount -t tmpfs -o size={size},mode=755 apart {homes} && mkdir -m 755 {self.home} "
-                f'&& chown {self.alice.uid}:{self.alice.gid} {self.home} && exec "$@"'
+                f"&& chown {self.alice.uid}:{self.alice.gid} {self.home} "
+                f'&& echo {name} > /proc/sys/kernel/hostname && exec "$@"'
             )
             holder = subprocess.Popen(
-                [*before, "unshare", "-m", "sh", "-c", script, "sh", "sleep", "infinity"]
+                [*before, "unshare", "-m", "-u", "sh", "-c", script, "sh", "sleep", "infinity"]
             )
             own = self._hosts[name] = holder
             command = Path(f"/proc/{own.pid}/comm")
             wait_until(lambda: command.read_text().strip() == "sleep", what="its files")
-        self.cluster.wrapper = ["nsenter", f"--mount=/proc/{own.pid}/ns/mnt"]
+        self.cluster.wrapper = self._enter(name)
         self.cluster.start_node(
             name, env=env, wait=role == "compute", command_socket=str(socket), role=role
         )
@@ -76,6 +77,10 @@ class Apart:
         """Return the commands' socket of a host; empty: of the head's machine."""
         return self.cluster.directory / f"{host}.sock" if host else self.cluster.socket
 
+    def _enter(self, host: str) -> list[str]:
+        uts = f"/proc/{self._hosts[host].pid}/ns/uts"
+        return ["nsenter", f"--mount={self.namespace(host)}", f"--uts={uts}"]
+
     def namespace(self, host: str) -> str:
         """Return the mount namespace of a host, as a path."""
         return f"/proc/{self._hosts[host].pid}/ns/mnt"
@@ -84,14 +89,25 @@ class Apart:
         """Return a path as a host has it; empty: the head's machine."""
         return Path(f"/proc/{self._hosts[host].pid}/root{path}") if host else Path(path)
 
-    def run(self, name: str, *words: str, host: str = "", user: User | None = None) -> Ran:
-        """Run a command on a host in the user's home directory, as alice if nothing is said."""
+    def run(
+        self, name: str, *words: str, host: str = "", user: User | None = None, below: str = "."
+    ) -> Ran:
+        """Run a command on a host, as alice if nothing is said.
+
+        Args:
+            name: of the command.
+            words: its arguments.
+            host: where; empty: on the head's machine.
+            user: as whom.
+            below: the directory, from the user's home directory.
+        """
         user = user or self.alice
-        enter = ["nsenter", f"--mount={self.namespace(host)}"] if host else []
+        enter = self._enter(host) if host else []
         home = self.users.home(user)
         become = (
             f"import os, sys; os.setgroups([{user.gid}]); os.setgid({user.gid}); "
-            f"os.setuid({user.uid}); os.chdir({str(home)!r}); os.execv(sys.argv[1], sys.argv[1:])"
+            f"os.setuid({user.uid}); os.chdir({str(home / below)!r}); "
+            "os.execv(sys.argv[1], sys.argv[1:])"
         )
         done = subprocess.run(
             [*enter, sys.executable, "-c", become, sys.executable, "-m",

@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import aiohttp
+from msgspec import Struct, structs
 
 from gsched.model.resources import Inventory, Load
 from gsched.protocol import node as n
 from tests.support.cluster import Cluster
+
+MessageT = TypeVar("MessageT", bound=Struct)
 
 
 @asynccontextmanager
@@ -97,3 +101,27 @@ def registration(**changes: object) -> n.Register:
         **changes,
     }
     return n.Register(**fields)  # type: ignore[arg-type]  # the Struct checks nothing, the codec does
+
+
+def replaced(message: MessageT, **fields: object) -> MessageT:
+    """Return a message with other fields."""
+    return structs.replace(message, **fields)
+
+
+async def launched(node: Dialler) -> n.Launch:
+    """Return the launch of a job on a node that is driven by hand."""
+    return await heard(node, n.Launch)
+
+
+async def answered(node: Dialler, message: n.NodeMessage, kind: type[MessageT]) -> MessageT:
+    """Send a message and return the answer of a kind."""
+    await node.say(message)
+    return await heard(node, kind)
+
+
+async def heard(node: Dialler, kind: type[MessageT]) -> MessageT:
+    """Return the next message of a kind."""
+    while True:
+        for message in await node.hear_all(30.0):
+            if isinstance(message, kind):
+                return message

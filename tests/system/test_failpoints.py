@@ -186,7 +186,8 @@ def test_every_failpoint_is_in_one_of_the_three_sweeps() -> None:
     # notifier in tests/system/test_notify.py, those of backups in tests/system/test_backup.py,
     # those of hosts that join in tests/system/test_joining.py, that of the replicated log in
     # tests/system/test_standby.py, those of output that returns in
-    # tests/system/test_without_shared_files.py.
+    # tests/system/test_without_shared_files.py, those of staged files in
+    # tests/system/test_staged_files.py.
     swept = HEAD_POINTS + NODE_POINTS + SUPERVISOR_POINTS
     others = (
         "training.",
@@ -198,5 +199,6 @@ def test_every_failpoint_is_in_one_of_the_three_sweeps() -> None:
         "join.",
         "authority.",
         "delivery.",
+        "staging.",
     )
     assert sorted(swept) == sorted(p for p in FAILPOINTS if not p.startswith(others))

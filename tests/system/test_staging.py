@@ -217,7 +217,7 @@ def test_files_in_the_scratch_directory_are_kept(one: Cluster, tmp_path: Path) -
         stage_timeout_s=10.0,
     )
 
-    said = staging.take_away(task)
+    said = staging.take_away(task, is_away=False)
 
     kept = tmp_path / staging.KEPT / "12.2"
     assert said.endswith(f"exit code 1; the files are kept in {kept}")

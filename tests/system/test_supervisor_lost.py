@@ -467,6 +467,6 @@ def test_a_stop_ends_stage_out_with_all_that_it_has_started(
     record = launcher.exit(1)
 
     assert (record["kind"], record["exit_code"]) == ("exited", 0), "the job had ended before"
-    assert "stage-out failed: it was stopped" in record["message"]
+    assert "stage-out failed: it was stopped" in record["undelivered"]
     assert "stage-out failed: it was stopped" in launcher.output(1, "e")
     assert not any(process_is_there(int(each)) for each in there.read_text().split())

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from gsched.failpoint import FAILPOINTS
 from gsched.jobs import ClusterClient
 from gsched.protocol.deliveries import DeliverPiece, PieceDelivered
-from gsched.protocol.node import Launch
 from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
-from tests.support.dialler import Dialler, dialled
+from tests.support.dialler import answered, dialled, launched, replaced
 
 LINES = 400_000
 #: About 2.7 MiB: three pieces.
@@ -195,7 +193,9 @@ def test_t9_t31_a_node_delivers_nothing_but_the_output_of_its_own_attempts(apart
                 "absolute": replaced(mine, file="/etc/passwd"),
                 "allowed": mine,
             }
-            found = {name: await answered(n9, piece) for name, piece in pieces.items()}
+            found = {
+                name: await answered(n9, piece, PieceDelivered) for name, piece in pieces.items()
+            }
             return {name: answer.error for name, answer in found.items()}, job
 
     errors, job = asyncio.run(attack())
@@ -205,24 +205,3 @@ def test_t9_t31_a_node_delivers_nothing_but_the_output_of_its_own_attempts(apart
     assert f"attempt 1 of job {other} is not of n9" in errors["job of another node"]
     assert [each.name for each in apart.home.iterdir()] == [f"mine.o{job}"]
     assert (apart.home / f"mine.o{job}").read_text() == "out"
-
-
-def replaced(piece: DeliverPiece, **fields: object) -> DeliverPiece:
-    return structs.replace(piece, **fields)
-
-
-async def launched(node: Dialler) -> Launch:
-    """Return the launch of a job on a node that is driven by hand."""
-    while True:
-        for message in await node.hear_all(30.0):
-            if isinstance(message, Launch):
-                return message
-
-
-async def answered(node: Dialler, piece: DeliverPiece) -> PieceDelivered:
-    """Send a piece and return the answer."""
-    await node.say(piece)
-    while True:
-        for message in await node.hear_all(30.0):
-            if isinstance(message, PieceDelivered):
-                return message

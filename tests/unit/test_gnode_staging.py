@@ -5,7 +5,7 @@ import socket
 import pytest
 from msgspec import structs
 
-from gnode.core.staging import Staging, staging_commands
+from gnode.core.staging import Staging, StagingPlace, plan_staging
 from gnode.core.task import Account
 from gnode.hw.machine import own_names
 from gsched.model.job import StagedFile
@@ -20,7 +20,8 @@ def command_for(host: str, staging: Staging, remote: str = "/d/in") -> tuple[str
     world = World(node("n1"))
     spec = world.head.state.jobs[world.submit()].spec
     spec = structs.replace(spec, stage_in=(StagedFile(local="in", host=host, remote=remote),))
-    (command,), _ = staging_commands(order(spec=spec), ACCOUNT, staging, "n1", "/tmp/7.1")
+    place = StagingPlace(ACCOUNT, staging, "n1", "/tmp/7.1")
+    (command,) = plan_staging(order(spec=spec), place).stage_in
     return command
 
 
@@ -79,7 +80,8 @@ def test_the_scratch_directory_of_the_job_is_known_at_the_begin_of_a_path(
     spec = structs.replace(spec, stage_in=(file,), stage_out=(file,))
     launch = order(spec=spec)
 
-    (before,), (after,) = staging_commands(launch, ACCOUNT, Staging(), "n1", "/scratch/1.1")
+    plan = plan_staging(launch, StagingPlace(ACCOUNT, Staging(), "n1", "/scratch/1.1"))
+    (before,), (after,) = plan.stage_in, plan.stage_out
 
     assert after == ("scp", "-Brp", path, "far:$TMPDIR/x")
     assert before == ("scp", "-Brp", "far:$TMPDIR/x", path)

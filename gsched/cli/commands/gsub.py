@@ -141,7 +141,8 @@ def gsub(head: HeadClient, /, **given: object) -> int:
         options["workdir"] = absolute("~", place)
     job = _job(request, options, script, place, warnings)
     job = msgspec.structs.replace(job, environment=job.environment | read.environment)
-    if head.transport.address.path and not request.dry_run:
+    has_place = not request.dry_run or job.stage_in or job.stage_out
+    if head.transport.address.path and has_place:
         job = msgspec.structs.replace(job, place=submit_place(options, place))
     job = _with_snapshot(job, request, options, head, warnings)
     reply = _submitted(head, job, dry_run=request.dry_run)

@@ -268,6 +268,20 @@ def script_arguments(text: str, _place: SubmitContext) -> tuple[str, ...]:
         raise UsageError(f"-F: {str(error).lower()}: {text!r}") from None
 
 
+def staged_in(text: str, place: SubmitContext) -> str:
+    """Return the path of ``--stage-in``, from the directory of submission."""
+    from gsched.cli.submit.staged import path_below, path_in
+
+    return path_in(path_below("--stage-in", text, place), place)
+
+
+def staged_out(text: str, place: SubmitContext) -> str:
+    """Return the path of ``--stage-out``, from the directory of submission."""
+    from gsched.cli.submit.staged import path_below
+
+    return path_below("--stage-out", text, place)
+
+
 def container_image(text: str, place: SubmitContext) -> str:
     """Return an image, that of a file with its full path."""
     from gsched.cli.submit.sections import image_of

@@ -167,6 +167,11 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
         Row("-V", "export_all", "Export the whole environment to the job.", sge="-V"),
         Row("--snapshot", "snapshot",
             "Run the code as it is now: keep a copy of the working tree with the job."),
+        Row("--stage-in", "stage_in", "File or directory below this one that is copied to nodes "
+            "without a shared file system.", "PATH", many=True, complete="file",
+            read=r.staged_in),
+        Row("--stage-out", "stage_out", "File or directory that is copied back from such nodes "
+            "when the job has ended.", "PATH", many=True, complete="file", read=r.staged_out),
         Row("--container", "container", "Image in which the job runs: HOST/NAME:TAG or a file.",
             "IMAGE", slurm="--container-image", read=r.container_image),
         Row("--container-mount", "container_mounts",

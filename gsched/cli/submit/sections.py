@@ -13,7 +13,6 @@ from gsched.errors import InvalidRequestError, UsageError
 from gsched.model.arrays import read_array
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 from gsched.model.ids import INDICES
-from gsched.model.job import StagedFile
 from gsched.model.limits import MAX_LINES_BYTES
 from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol.submissions import SubmitJob
@@ -34,11 +33,10 @@ def with_sections(job: SubmitJob, stated: StatedOptions, extras: Extras) -> Subm
     Raises:
         UsageError: an option is missing, contradicts another one, or has no such value.
     """
-    job = structs.replace(
-        job,
-        stage_in=tuple(_staged("stagein", item) for item in extras.stage_in),
-        stage_out=tuple(_staged("stageout", item) for item in extras.stage_out),
-    )
+    if extras.stage_in or extras.stage_out or stated.any_of("stage_in", "stage_out"):
+        from gsched.cli.submit.staged import with_staged  # late: few stage files
+
+        job = with_staged(job, stated, extras)
     if stated.any_of(*_CONTAINER):
         job = structs.replace(job, container=_container(stated))
     if stated.any_of("array", "each_line"):
@@ -50,17 +48,6 @@ def with_sections(job: SubmitJob, stated: StatedOptions, extras: Extras) -> Subm
 
         job = structs.replace(job, training=training_of(stated))
     return job
-
-
-def _staged(name: str, item: str) -> StagedFile:
-    local, at, rest = item.rpartition("@")
-    host, colon, remote = rest.partition(":")
-    if not (at and colon and local and host and remote) or host.startswith("-"):
-        raise UsageError(
-            f"-W {name}: invalid file {item!r}",
-            hint=f"write {name}=LOCAL@HOST:REMOTE; LOCAL is on the job's node",
-        )
-    return StagedFile(local=local, host=host, remote=remote)
 
 
 def _indices(stated: StatedOptions) -> str:

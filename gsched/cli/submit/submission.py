@@ -26,6 +26,7 @@ _SECTIONS: Final = (
     *("container", "container_mounts", "container_workdir", "container_runtime", "array"),
     *("each_line", "adaptive", "batch_max", "batch_per_gpu_max", "gpu_types", "scaling"),
     *("replica_gpus", "non_preemptible", "inference", "latency", "requests"),
+    *("stage_in", "stage_out"),
     *("training", "params", "samples", "batch", "epochs", "step_time"),
 )
 

@@ -7,7 +7,7 @@ from typing import Final
 from gsched.errors import InvalidRequestError, TryAgainError
 from gsched.model import limits
 from gsched.model.arrays import Array, read_array
-from gsched.model.job import stated_of
+from gsched.model.job import StagedFile, stated_of
 from gsched.model.states import STATED_HOLDS, LaunchKind
 from gsched.model.units import format_size
 from gsched.protocol.submissions import SubmitJob
@@ -132,11 +132,39 @@ def _check_files(submitted: SubmitJob) -> None:
                 or max(map(len, (each.local, each.remote))) > limits.MAX_PATH
             )
             text = f"{each.local}{each.host}{each.remote}"
-            wrong = not (each.local and each.remote and each.host) or each.host.startswith("-")
+            wrong = not (each.local and each.remote) or each.host.startswith("-")
             if long or wrong or "\0" in text:
                 raise InvalidRequestError(
                     f"{name}: a file with an invalid name", hint="write LOCAL@HOST:REMOTE"
                 )
+            _check_passage(submitted, each)
+
+
+def _check_passage(submitted: SubmitJob, file: StagedFile) -> None:
+    """Refuse a file that would pass the head from or to nowhere.
+
+    Raises:
+        InvalidRequestError: its host of submission is unknown, or it is not below its directory.
+    """
+    if file.host:
+        return
+    if submitted.place is None:
+        raise InvalidRequestError(
+            f"{file.remote} is staged from the host of submission, which must be in the cluster",
+            hint="submit on a login host, or write -W stagein=LOCAL@HOST:PATH",
+        )
+    top = submitted.submit_dir or submitted.workdir
+    parts = file.remote.split("/")
+    if file.local != file.remote or "" in parts or "." in parts or ".." in parts:
+        raise InvalidRequestError(
+            f"{file.remote}: it is not a path below the directory of submission",
+            hint="without a host both paths are one, without .. and .",
+        )
+    if submitted.workdir != top or submitted.container is not None:
+        raise InvalidRequestError(
+            f"{file.remote}: it is staged for jobs that start in the directory of submission",
+            hint="leave out the working directory and the container",
+        )
 
 
 def check_texts(*texts: str | None) -> None:

@@ -1,0 +1,269 @@
+"""Copies a file or directory from a job's host of submission: ``gsub --stage-in``.
+
+``stage_in.py gsched-stage-in SOCKET ATTEMPT ITEM LIMIT PATH`` runs as the job's owner, as a process
+of the attempt before its program starts. The pieces come from the head by gnode's socket, as
+`gnode.daemon.owner_tree` describes them. A file is written under another name and renamed when it
+is there in full. A gnode, head or host that does not answer is waited for. It uses the standard
+library only.
+"""
+
+import base64
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any, NoReturn
+
+from gnode.steps.agent import connect_unix
+
+VERSION = 1
+PAUSE_S = 1.0
+#: Before the supervisor would end this process, so that the reason is told.
+SPARE_S = 2.0
+FILES_MAX = 10_000  # as gsched.model.limits.MAX_DELIVERED_FILES
+BYTES_MAX = 64 * 1024**3  # as MAX_DELIVERED_BYTES, of one file
+_BEGIN = -1
+_TRIES = 3  # of a file that changes while it is copied
+_CONNECT_S = 20.0
+_ANSWER_S = 90.0
+
+
+class StageError(Exception):
+    """A file cannot be had; the message says why."""
+
+
+def main() -> None:
+    """TreeCopy what the arguments say."""
+    _, socket, attempt, item, limit_s, path = sys.argv[1:]
+    end_s = time.monotonic() + float(limit_s) - SPARE_S
+    copy = TreeCopy(path, attempt)
+    source = PieceSource(socket, attempt, int(item), end_s)
+    try:
+        while not copy.is_complete:
+            for header, data in source.piece(*copy.cursor):
+                copy.take(header, data)
+    except StageError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or path}: {error.strerror or error}")
+
+
+def _fail(message: str) -> NoReturn:
+    text = " ".join(message.split())
+    sys.stderr.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.exit(1)
+
+
+class PieceSource:
+    """Where the pieces come from.
+
+    Args:
+        socket: of gnode.
+        attempt: its key, ``JOB.ATTEMPT``.
+        item: the number of what is copied.
+        end_s: until when it is tried again, monotonic.
+    """
+
+    def __init__(self, socket: str, attempt: str, item: int, end_s: float) -> None:
+        self._socket = socket
+        job, _, number = attempt.partition(".")
+        self._hello = {"version": VERSION, "job": int(job), "attempt": int(number)}
+        self._item = item
+        self._end_s = end_s
+        self._messages: io.BufferedRWPair | None = None
+
+    def piece(self, after: str, offset: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the entries of the next piece.
+
+        Raises:
+            StageError: it cannot be had.
+        """
+        while True:
+            try:
+                answer = self._answer(after, offset)
+            except (OSError, ValueError) as error:
+                self._close()
+                answer = {"later": f"gnode does not answer: {error}"}
+            if "data" in answer:
+                return _entries(base64.b64decode(answer["data"]))
+            if "error" in answer:
+                raise StageError(str(answer["error"]))
+            if "refused" in answer:
+                self._close()
+            if time.monotonic() + PAUSE_S > self._end_s:
+                raise StageError(str(answer.get("later") or answer.get("refused")))
+            time.sleep(PAUSE_S)
+
+    def _answer(self, after: str, offset: int) -> dict[str, Any]:
+        if self._messages is None:
+            channel = connect_unix(self._socket, _CONNECT_S)
+            channel.settimeout(_ANSWER_S)
+            with contextlib.closing(channel):  # the file keeps it
+                messages = self._messages = channel.makefile("rwb")
+            messages.write(json.dumps({"stage": self._hello}).encode() + b"\n")
+        messages = self._messages
+        known = base64.b64encode(os.fsencode(after)).decode()
+        line = {"fetch": {"item": self._item, "after": known, "offset": offset}}
+        messages.write(json.dumps(line).encode() + b"\n")
+        messages.flush()
+        answer = messages.readline()
+        if not answer:
+            raise ConnectionError("it has closed the connection")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def _close(self) -> None:
+        if self._messages is not None:
+            with contextlib.suppress(OSError):
+                self._messages.close()
+            self._messages = None
+
+
+def _entries(piece: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    place = 0
+    while place < len(piece):
+        end = piece.index(b"\n", place)
+        header = json.loads(piece[place:end])
+        place = end + 1 + int(header["count"])
+        yield header, piece[end + 1 : place]
+
+
+class TreeCopy:
+    """What is copied.
+
+    Args:
+        path: where it goes.
+        attempt: its key, for names of files that are not complete.
+
+    Attributes:
+        cursor: how far it is: the last entry, and how much of that file there is; -1: all.
+        is_complete: all of it is there.
+    """
+
+    def __init__(self, path: str, attempt: str) -> None:
+        self._path = path
+        self._attempt = attempt
+        self._directories = {""}
+        self._count = 0
+        self._open: IO[bytes] | None = None
+        self._stamp = ""
+        self._tries = 0
+        self.cursor = ("", _BEGIN)
+        self.is_complete = False
+
+    def take(self, header: dict[str, Any], data: bytes) -> None:
+        """Take the next entry.
+
+        Raises:
+            StageError: it is not the next one, or there are too many.
+            OSError: it cannot be written.
+        """
+        if "end" in header:
+            self.is_complete = True
+            return
+        name, kind = str(header["name"]), header["kind"]
+        if kind == "file" and header["at"] > 0:
+            self._continue(name, header, data)
+            return
+        self._abandon()
+        self._check(name, kind)
+        path = os.path.join(self._path, name) if name else self._path
+        if kind == "directory":
+            self._make(path)
+            self._directories.add(name)
+        elif kind == "link":
+            temporary = self._temporary(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            os.symlink(data, os.fsencode(temporary))
+            os.rename(temporary, path)
+        else:
+            if int(header["size"]) > BYTES_MAX:
+                raise StageError(f"{path} has {header['size']} bytes; the limit is {BYTES_MAX}")
+            self._begin(path, header)
+            self._write(name, header, data)
+            return
+        self.cursor = (name, _BEGIN)
+
+    def _check(self, name: str, kind: str) -> None:
+        if name != self.cursor[0] or self.cursor[1] == _BEGIN:
+            self._count += 1
+        if self._count > FILES_MAX:
+            raise StageError(
+                f"{self._path} has more than {FILES_MAX} files: stage an archive in instead"
+            )
+        top, _, last = name.rpartition("/")
+        is_top = not name and kind != "link"
+        if not is_top and (last in {"", ".", ".."} or top not in self._directories):
+            raise StageError(f"{name!r} is not below {self._path}")
+
+    def _make(self, path: str) -> None:
+        if path == self._path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if os.path.isdir(path) and (path == self._path or not os.path.islink(path)):
+                return
+            raise StageError(f"{path} is there already, and is no directory") from None
+
+    def _temporary(self, path: str) -> str:
+        top, name = os.path.split(path)
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+        return os.path.join(top, f".gsched-{self._attempt}-{digest}")
+
+    def _begin(self, path: str, header: dict[str, Any]) -> None:
+        if path == self._path:
+            path = os.path.realpath(path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.isdir(path):
+            raise StageError(f"{path} is there already, and is a directory")
+        self._target, self._stamp = path, header["stamp"]
+        temporary = self._temporary(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._open = open(os.open(temporary, flags, 0o600), "wb")  # noqa: SIM115 - over several pieces
+
+    def _continue(self, name: str, header: dict[str, Any], data: bytes) -> None:
+        if self._open is None or self.cursor != (name, header["at"]):
+            raise StageError(f"{name!r} is not the next piece")
+        if header["stamp"] == self._stamp:
+            self._write(name, header, data)
+            return
+        self._tries += 1
+        if self._tries >= _TRIES:
+            self._abandon()
+            raise StageError(f"{self._target} changes while it is copied")
+        self.cursor = (name, 0)  # from its beginning
+
+    def _write(self, name: str, header: dict[str, Any], data: bytes) -> None:
+        assert self._open is not None, "it was opened for that"
+        try:
+            self._open.write(data)
+            end = int(header["at"]) + len(data)
+            self.cursor = (name, end)
+            if end >= int(header["size"]):
+                os.fchmod(self._open.fileno(), int(header["mode"]) & 0o777)
+                self._open.close()
+                self._open = None
+                os.rename(self._temporary(self._target), self._target)
+                self.cursor, self._tries = (name, _BEGIN), 0
+        except OSError as error:
+            raise OSError(error.errno or errno.EIO, error.strerror, self._target) from None
+
+    def _abandon(self) -> None:
+        """Drop a file of which only a part has come."""
+        if self._open is not None:
+            with contextlib.suppress(OSError):
+                self._open.close()
+            self._open = None
+
+
+if __name__ == "__main__":
+    main()
