@@ -184,10 +184,9 @@ class Shell:
         prepared = self._begin(self._shared_gpus.prepare(tasks))
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
-            if os.path.basename(path).startswith(TRASH_PREFIX):
-                self._remover.remove(path)
-            else:
-                self._remover.add(path)  # a new attempt of the same number may come
+            is_trash = os.path.basename(path).startswith(TRASH_PREFIX)
+            # what is not may get its name again: a new attempt of the same number may come
+            (self._remover.remove if is_trash else self._remover.add)(path)
         self._outboxes.resume({found.key for found in found})
         self._step(self._meters.health.pending())
         if self._identity.cpus:

@@ -22,6 +22,7 @@ from gsched.model.ids import array_of, short_job_id
 from gsched.model.job import JobSpec, StagedFile
 from gsched.model.limits import MAX_DELIVERIES
 from gsched.model.outputs import OutputFile, OutputNames, output_files, staged_path
+from gsched.model.passages import Passage
 from gsched.model.states import Join
 from gsched.protocol.api import OutputChunk
 from gsched.protocol.deliveries import (
@@ -36,6 +37,7 @@ from gsched.protocol.deliveries import (
     StagedWanted,
 )
 from gschedd.core.head import Head
+from gschedd.core.nodes.passing import note_passage
 from gschedd.core.state.records import Attempt, Job
 from gschedd.http.code import is_there
 from gschedd.http.host_files import HostFiles
@@ -64,6 +66,7 @@ class Deliveries:
         self._head = head
         self._files = files
         self._reader = reader
+        self._clock = clock
         self._complaints = Complaints(log, clock)
         self._slots = asyncio.Semaphore(MAX_DELIVERIES)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +101,7 @@ class Deliveries:
 
     async def read_staged(self, node: str, wanted: StagedWanted) -> StagedRead:
         """Return a piece of what a job that starts on a node stages in."""
-        number = wanted.request
+        number, host = wanted.request, ""
         try:
             host, order = self._staged_order(node, wanted)
             async with self._slots:
@@ -109,11 +112,35 @@ class Deliveries:
             self._complaints.say(node, f"{node}: a file is not staged in: {error.message}")
             return StagedRead(request=number, error=error.message)
         except GschedError as error:
+            self._note(wanted, node, host, error=error.message)
             return StagedRead(request=number, error=error.message, later=True)
         if done.error:
             words = f"{host or self._head.settings.server}: {done.error}"
+            self._note(wanted, node, host, error=words)
             return StagedRead(request=number, error=words, later=done.errno in _LATER)
+        self._note(wanted, node, host, size_bytes=len(done.data))
         return StagedRead(request=number, data=done.data)
+
+    def _note(
+        self,
+        message: StagedWanted | DeliverPiece,
+        node: str,
+        host: str,
+        *,
+        size_bytes: int = 0,
+        error: str = "",
+    ) -> None:
+        """Note how far the files of an attempt are, for its user."""
+        piece = Passage(
+            attempt=message.attempt,
+            node=node,
+            host=host or self._head.settings.server,
+            returns=isinstance(message, DeliverPiece),
+            size_bytes=size_bytes,
+            error=error,
+            at_s=self._clock.wall_s(),
+        )
+        note_passage(self._head.state, message.job, piece)
 
     def _staged_order(self, node: str, wanted: StagedWanted) -> tuple[str, FileOrder]:
         """Return the host from which something is staged in, and what it has to do.
@@ -139,25 +166,29 @@ class Deliveries:
 
     async def deliver(self, node: str, piece: DeliverPiece) -> PieceDelivered:
         """Return the answer to a piece of a node, once it is written."""
+        host = ""
         try:
             async with self._slots:
                 job, attempt = await self._attempt(piece.job, piece.attempt)
                 order = self._order(job, attempt, node, piece)
-                place = job.spec.place
-                assert place is not None, "the order says so"
-                done = await self._files.do(place.host, order)
+                assert job.spec.place is not None, "the order says so"
+                host = job.spec.place.host
+                done = await self._files.do(host, order)
                 failpoint("delivery.head.after_host")
         except NotPermittedError as error:
             self._head.oddities["delivery_refused"] += 1
             self._complaints.say(node, f"{node}: output is not delivered: {error.message}")
             return PieceDelivered(request=piece.request, error=error.message)
         except GschedError as error:
+            self._note(piece, node, host, error=error.message)
             return PieceDelivered(request=piece.request, error=error.message, later=True)
-        shown = place.host or self._head.settings.server
+        shown = host or self._head.settings.server
         if done.error:
             error_words = f"{shown}: {done.error}"
+            self._note(piece, node, host, error=error_words)
             is_later = done.errno in _LATER
             return PieceDelivered(request=piece.request, error=error_words, later=is_later)
+        self._note(piece, node, host, size_bytes=done.taken)
         return PieceDelivered(
             request=piece.request, end=done.end, taken=done.taken, path=f"{shown}:{done.path}"
         )

@@ -40,6 +40,32 @@ NODE_LIMITS: Final = (
         ),
     ),
     *rows_of(
+        Scope.JOB,
+        "gnode.steps.stage_in",
+        (
+            "gnode.steps.stage_in.FILES_MAX",
+            "files: files of a directory that is staged in",
+            "as of what returns",
+            10_000,
+        ),
+        (
+            "gnode.steps.stage_in.BYTES_MAX",
+            "bytes: file that is staged in",
+            "64 GiB: it passes the head",
+            64 * 1024**3,
+        ),
+    ),
+    *rows_of(
+        Scope.NODE,
+        "gnode.daemon.steps",
+        (
+            "gnode.daemon.steps.STAGED_AT_ONCE",
+            "pieces: pieces of staged files on their way to a node",
+            "a MiB each, and as many bytes in a second as of output that returns",
+            4,
+        ),
+    ),
+    *rows_of(
         Scope.USER,
         "gnode.daemon.elastic",
         (

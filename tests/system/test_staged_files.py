@@ -298,6 +298,8 @@ def test_a_host_of_submission_that_is_gone_is_waited_for(apart: Apart) -> None:
     apart.cluster.kill_node("l1")
     apart.cluster.node_process("n1").send_signal(signal.SIGCONT)
     wait_until(lambda: apart.cluster.head.job(job).row.state == "running", what="its start")
+    text = "files are staged in from l1 to n1: 0b so far; waits: l1 is not connected"
+    wait_until(lambda: text in apart.run("gstat", "--why", str(job)).stdout, what="the reason")
     apart.start_host("l1", role="login")
     apart.ended(job)
 

@@ -48,6 +48,7 @@ def disown(state: State, job: Job, attempt: Attempt) -> None:
         state.reserved_jobs[attempt.reservation].discard(job.id)
     recount(state, job)
     state.volatile.live.pop(job.id, None)
+    state.volatile.passages.pop(job.id, None)
     state.note_moved(job.id)
     state.ports.discard(attempt.master_port)
     for name, part in attempt.parts.items():

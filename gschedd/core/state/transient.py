@@ -17,6 +17,7 @@ from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.health import HealthResult
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
+from gsched.model.passages import Passage
 from gsched.model.reservation import Reservation
 from gsched.model.resources import LiveUse, Load, Request
 from gschedd.core.state.facts import CheckpointTaken
@@ -282,6 +283,7 @@ class Volatile:
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
         live: what running jobs use at the moment, by job.
+        passages: which of their files pass the head, likewise.
         loads: how busy nodes are and when they said so, by node; policies see heartbeats alone.
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
         gpu_fences: what keeps jobs from the GPUs of others, by node, likewise.
@@ -308,6 +310,7 @@ class Volatile:
         self.moves_left = False
         self.quarantined: dict[str, str] = {}
         self.live: dict[int, LiveParts] = {}
+        self.passages: dict[int, Passage] = {}
         self.loads: dict[str, tuple[Load, float]] = {}
         self.cpu_bindings: dict[str, str] = {}
         self.gpu_fences: dict[str, str] = {}

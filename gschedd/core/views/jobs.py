@@ -20,6 +20,7 @@ from gschedd.core.forecast.deadline import is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.live import newest_load
+from gschedd.core.nodes.passing import passage_of
 from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.nodes.windows import window_words
 from gschedd.core.requests.authorize import hides
@@ -238,7 +239,12 @@ class JobViews:
         requeued_s = self._leases.requeued_s(job, self._settings)
         patience_s = self._settings.config.head.node_timeout_s
         why = unanswered(job, self._state, self._now_s, requeued_s, patience_s)
-        return why if why.cause else idle_why(job, self._state, self._now_s)
+        if why.cause:
+            return why
+        passage = passage_of(job, self._state, self._now_s)
+        if passage is not None:
+            return Why(passage.words, short=passage.short)
+        return idle_why(job, self._state, self._now_s)
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""
