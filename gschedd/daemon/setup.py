@@ -1,5 +1,7 @@
 """From the configuration to what the head needs: settings, key, directories."""
 
+import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -43,6 +45,10 @@ GC_THRESHOLDS = (5_000, 2, 7000)
 #: writes to the database needs it again after each statement; with the usual 5 ms p99 of `gsub` was
 #: 0.5 s beside lists of 100,000 jobs, instead of 0.1 s.
 SWITCH_S = 0.0003
+#: Larger pieces of memory go back to the system when they are freed. The C library raises its own
+#: threshold beyond the buffer of a TLS connection, and the heap grew with each that was refused.
+MMAP_BYTES = 128 * 1024
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def settings_from(config: Config) -> Settings:
@@ -76,12 +82,14 @@ def privileges(head: HeadConfig) -> tuple[object, ...]:
 
 
 def tune_interpreter() -> None:
-    """Keep collections of garbage, and threads, from delaying the head."""
+    """Keep collections of garbage, and threads, from delaying the head, and its memory small."""
     # The state is large and lives long, and nearly all garbage dies by its reference count:
     # a full collection over 100,000 jobs would cost half a second and find nothing.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_S)
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 def empty_state(settings: Settings, chosen: Chosen) -> State:
