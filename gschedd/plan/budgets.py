@@ -7,9 +7,11 @@ sums are made anew, as every period begins with a day. All are whole numbers: pe
 milliseconds.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -110,6 +112,38 @@ class Budgets:
         """Return what was used of a budget, with what running jobs count."""
         running = counts[counter] + counts[_ACCRUING] * now_ms - counts[counter + _SINCE]
         return running + (self._spent[scope][counter] if scope in self._spent else 0)
+
+
+def day_of(now_s: float) -> int:
+    """Return the day, as days since the epoch (UTC)."""
+    return math.floor(now_s / DAY_S)
+
+
+def next_s(counter: str, now_s: float) -> float:
+    """Return when a budget may have more left, if no job ends: a day of its period goes."""
+    return float(_next_change(counter, day_of(now_s)) * DAY_S)
+
+
+def next_words(counter: str, now_s: float) -> str:
+    """Return when the next period of a budget begins: ``; the next week begins on 2026-11-30``.
+
+    Empty: it is no budget, or one of so many days before.
+    """
+    later = _next_change(counter, day_of(now_s)) if counter in PERIODS else 0
+    if not later or PERIODS[counter](later) != later:
+        return ""
+    name = counter.rpartition(" ")[2]
+    return f"; the next {name} begins on {date.fromordinal(_EPOCH + later)} (UTC)"
+
+
+@lru_cache(maxsize=64)
+def _next_change(counter: str, day: int) -> int:
+    """Return the first day after one that has another first day of the period."""
+    period = PERIODS[counter]
+    later = day + 1
+    while period(later) == period(day):
+        later += 1
+    return later
 
 
 def by_day(percent: int, since_s: float, end_s: float) -> dict[int, int]:

@@ -19,7 +19,7 @@ from gsched.config.shares import ProjectConfig, ancestry
 from gsched.model.resources import WHOLE_PERCENT, Allocation
 from gsched.model.units import format_duration, format_size
 from gschedd.plan.amounts import OF, Amounts, Nodes, amounts_of, most_of
-from gschedd.plan.budgets import DAY_S, PERIODS, Budgets, Spending, by_day
+from gschedd.plan.budgets import PERIODS, Budgets, Spending, by_day, day_of, next_s, next_words
 from gschedd.plan.words import Reason
 
 #: ``("all",)``, ``("queue", "gpu")``, ``("user", "alice")``, ``("queue", "gpu", "user", "alice")``.
@@ -292,7 +292,7 @@ class AtLimit(Reason):
     needed: float
 
     @classmethod
-    def of(cls, bound: Bound, used: float, needed: float) -> Self:
+    def of(cls, bound: Bound, used: float, needed: float, now_s: float) -> Self:
         """Return the words."""
         most = bound.words(bound.most)
         if not math.isfinite(needed):
@@ -307,7 +307,7 @@ class AtLimit(Reason):
             more = f"; this job needs {bound.words(needed)}" if used < bound.most else ""
             words = (
                 f"{bound.holder} {has} {bound.words(used)} of {most} {bound.noun}, "
-                f"the limit of {bound.limit_of}{more}"
+                f"the limit of {bound.limit_of}{more}{next_words(bound.counter, now_s)}"
             )
         self = cls(words, f"limit: {most} {bound.noun.removesuffix(' in running jobs')}")
         self.bound, self.left, self.needed = bound, max(0, bound.most - used), needed
@@ -430,7 +430,7 @@ class LimitBook:
 
     def begin_day(self, now_s: float) -> None:
         """Let budgets count in the periods in which a day is, if it is another one."""
-        day = math.floor(now_s / DAY_S)
+        day = day_of(now_s)
         if not self.rules.budgets or self.budgets.day == day:
             return
         for held in self.held.values():
@@ -557,7 +557,7 @@ class LimitRoom:
             if amount and bound.kind.at_start:
                 used = self.used(bound)
                 if used + amount > bound.most:
-                    return AtLimit.of(bound, used, amount)
+                    return AtLimit.of(bound, used, amount, self.now_s)
         return None
 
     def take(self, party: Party | None, amounts: Mapping[str, float]) -> None:
@@ -573,14 +573,14 @@ class LimitRoom:
     def frees_s(self, party: Party, needed: Mapping[str, float]) -> float | None:
         """Return when a job may not lack GPU time any more if nothing else happens; else None.
 
-        Jobs that have not started are assumed to start now. A budget is looked at every day.
+        Jobs that have not started are assumed to start now.
         """
         times_s = []
         for bound in self.rules.bounds(party):
             if bound.counter in PERIODS:
                 amount = needed.get(bound.takes, 0)
                 if amount <= bound.most < self.used(bound) + amount:
-                    times_s.append((math.floor(self.now_s / DAY_S) + 1.0) * DAY_S)
+                    times_s.append(next_s(bound.counter, self.now_s))
                 continue
             rate = self.book.counts.get(bound.scope, Counter())["gpus"]
             excess = self.used(bound) + needed.get(bound.counter, 0) - bound.most

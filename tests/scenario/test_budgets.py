@@ -11,7 +11,8 @@ from gsched.config.shares import ProjectConfig, QosConfig, SharesConfig
 from gsched.config.tables import LimitsConfig, QueueConfig
 from gsched.errors import InvalidRequestError
 from gsched.model.resources import percent_held
-from gschedd.core.cycle.run import limit_room
+from gschedd.core.cycle.run import limit_room, snapshot
+from gschedd.core.forecast.start import AskStart, answer_to
 from gschedd.core.requests.queues import reconfigure
 from gschedd.plan.budgets import DAY_MS, DAY_S, PERIODS
 from gschedd.plan.limits import GPU_HOUR, KINDS, Party
@@ -52,6 +53,42 @@ def used(here: World, party: Party, key: str = "max_gpu_hours_per_day") -> float
     found = {room.used(each) for each in room.rules.bounds(party) if each.kind.key == key}
     assert len(found) == 1
     return found.pop() / GPU_HOUR
+
+
+@pytest.mark.parametrize(
+    ("period", "begins"),
+    [
+        ("per_day", "2023-11-15"),
+        ("per_week", "2023-11-20"),
+        ("per_month", "2023-12-01"),
+        ("per_30_days", "2023-12-14"),
+    ],
+)
+def test_a_job_that_waits_for_a_budget_is_predicted_to_start_with_its_next_period(
+    period: str, begins: str
+) -> None:
+    """The reason names the day."""
+    here = world(each_user={f"max_gpu_hours_{period}": 10})
+    here.submit(gpus(8, 1), runs_s=HOUR_S)
+    here.run_until(1.1 * HOUR_S)
+    jobs = [here.submit(gpus(1, hours), runs_s=hours * HOUR_S) for hours in (3, 4, 5)]
+    state = here.head.state
+    asked = [
+        AskStart(
+            seen=snapshot(state, here.settings, here.now_s, None),
+            job=job,
+            key=state.order_key(state.jobs[job]),
+        )
+        for job in jobs
+    ]
+    starts_s = [answer_to(each, here.policy).starts[each.job].start_s for each in asked]
+    named = "" if period == "per_30_days" else f"; the next {period[4:]} begins on {begins} (UTC)"
+
+    assert here.why(jobs[0]).endswith(f"; this job needs 3{named}")
+    here.run_until(70 * DAY_S)
+    assert [here.started_s(job) for job in jobs] == [start - BEGIN_S for start in starts_s if start]
+    first = datetime.fromtimestamp(starts_s[0] or 0.0, tz=UTC)
+    assert first.isoformat() == f"{begins}T00:00:00+00:00"
 
 
 def test_a_job_that_a_budget_has_no_time_for_waits_until_the_next_period() -> None:
