@@ -18,6 +18,7 @@ class _Run(NamedTuple):
     """An attempt that has not ended."""
 
     allocation: Allocation
+    attempt: int
     assigned_s: float
     started_s: float | None = None
 
@@ -30,10 +31,19 @@ def bills_of(facts: Iterable[f.AnyFact]) -> Bills:
     return count.bills
 
 
+def walls_of(facts: Iterable[f.AnyFact]) -> dict[tuple[int, int], float]:
+    """Return for how long each attempt that has started and ended is billed, seconds."""
+    count = _Count()
+    for fact in facts:
+        count.take(fact)
+    return count.walls
+
+
 class _Count:
-    """The attempts that have not ended, and the bills of those that have."""
+    """The attempts that have not ended, and the bills and times of those that have."""
 
     def __init__(self) -> None:
+        self.walls: dict[tuple[int, int], float] = {}
         self.specs: dict[int, JobSpec] = {}
         self.runs: dict[int, _Run] = {}
         self.bills: Bills = {}
@@ -46,7 +56,7 @@ class _Count:
                 made = (element_number(fact.job, index) for index in indices(fact.elements))
                 self.specs.update(dict.fromkeys(made, self.specs[fact.job]))
             case f.AttemptAssigned():
-                self.runs[fact.job] = _Run(fact.allocation, fact.at_s)
+                self.runs[fact.job] = _Run(fact.allocation, fact.attempt, fact.at_s)
             case f.AttemptRecovered():
                 self._replace(fact)
             case f.PartStarted():
@@ -64,7 +74,7 @@ class _Count:
             began_s = older.started_s or older.assigned_s
             self._end(fact.job, min(fact.at_s, max(fact.assigned_s, began_s)))
         first_s = min(fact.started_s.values(), default=None)
-        self.runs[fact.job] = _Run(fact.allocation, fact.assigned_s, first_s)
+        self.runs[fact.job] = _Run(fact.allocation, fact.attempt, fact.assigned_s, first_s)
 
     def _start(self, fact: f.PartStarted | f.PartEnded, started_s: float) -> None:
         run = self.runs[fact.job]
@@ -77,6 +87,7 @@ class _Count:
         if run.started_s is None:
             return
         wall_s = max(0.0, ended_s - run.started_s)
+        self.walls[job, run.attempt] = wall_s
         whose = (self.specs[job].account, self.specs[job].owner.user)
         cpu_s, gpu_s, attempts = self.bills.get(whose, (0.0, 0.0, 0))
         self.bills[whose] = (

@@ -1,6 +1,7 @@
 """Daemons killed at seeded random moments while users submit, and the judge's verdict after it."""
 
 import contextlib
+import getpass
 import os
 import random
 import signal
@@ -8,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
 from gsched.errors import HeadUnreachableError, TryAgainError
-from tests.support import records
+from tests.support import chaos_fair, records
 from tests.support.chaos_faults import (
     Latencies,
     Twins,
@@ -24,7 +25,7 @@ from tests.support.chaos_faults import (
     take_snapshot,
 )
 from tests.support.cluster import ROOT, Cluster, wait_until
-from tests.support.judge import Judge, verdict
+from tests.support.judge import Judge, facts_of, verdict
 from tests.support.processes import MARKER, attempts
 from tests.support.users import User
 
@@ -53,6 +54,8 @@ class Chaos:
         seed: of everything that is random here; the operating system adds its own.
         faults: of `FAULTS`, in any number; one is drawn for each round.
         stranger: who sends the worst requests; None: the user whose jobs these are.
+        users: whose jobs they are, in turn; empty: ours.
+        fair: there are projects, limits and a reservation, and what was used is compared.
     """
 
     def __init__(
@@ -63,12 +66,16 @@ class Chaos:
         seed: int,
         faults: Sequence[str] = ("head",),
         stranger: User | None = None,
+        users: Sequence[User] = (),
+        fair: bool = False,
     ) -> None:
         self._cluster = cluster
         self._marker = marker
         self._seed = seed
         self._random = random.Random(seed)
         self._faults = tuple(faults)
+        self._accounts = tuple(users)
+        self._is_fair = fair
         self._users: list[subprocess.Popen[bytes]] = []
         self._stop_file = cluster.directory / "stop"
         self._acks = cluster.directory / "acks"
@@ -77,6 +84,8 @@ class Chaos:
         self._snapshot = cluster.directory / "snapshot"
         self.latencies = Latencies(cluster, marker, stranger)
         self.happened: Counter[str] = Counter()
+        self.usage = chaos_fair.Usage()
+        self.peaks: Mapping[tuple[str, str], tuple[int, int]] = {}
 
     def run(self, rounds: int, *, until_s: float | None = None) -> list[str]:
         """Run the rounds, let the cluster come to rest, and return what is wrong.
@@ -86,11 +95,16 @@ class Chaos:
             until_s: of the monotonic clock: no further round begins after that.
         """
         cluster = self._cluster
+        if self._is_fair:
+            names = [user.name for user in self._accounts] or [getpass.getuser()]
+            cluster.queues = chaos_fair.config(names)
         cluster.start_head()
         for name in NODES:
-            cluster.start_node(name, cpus=NODE_CPUS, wait=False)
+            self._start_node(name)
         for name in NODES:
             cluster.wait_for_node(name)
+        if self._is_fair:
+            chaos_fair.reserve(cluster.head, time.time())
         if "restore" in self._faults:
             take_snapshot(cluster, self._snapshot)
         self._start_users()
@@ -107,6 +121,12 @@ class Chaos:
         attempts_max = None if set(LOSING) & set(self._faults) else 1
         database = cluster.state_dir / "gsched.db"
         problems = verdict(self._judge, database, self.acknowledged(), attempts_max=attempts_max)
+        if self._is_fair:
+            facts, lines = facts_of(database), self._judge.lines()
+            self.peaks = chaos_fair.peaks_of(lines, facts)
+            problems += chaos_fair.over_limits(self.peaks)
+            problems += chaos_fair.outside_reservation(facts)
+            self.usage = chaos_fair.usage_of(lines, facts)
         return problems + self._unclear()
 
     def acknowledged(self) -> list[int]:
@@ -129,8 +149,13 @@ class Chaos:
 
     def _start_users(self) -> None:
         script = self._cluster.jobs / "job.sh"
-        script.write_text(self._judge.script('sleep "0.$(($$ % 4))"'), encoding="ascii")
+        whole = "$(($$ % 3))" if self._is_fair else "0"  # long enough to reach limits
+        script.write_text(self._judge.script(f'sleep "{whole}.$(($$ % 4))"'), encoding="ascii")
         self._acks.touch()
+        if self._accounts:
+            self._cluster.jobs.chmod(0o1777)
+            for path in (self._acks, self._judge.path):
+                path.chmod(0o666)
         for number in range(SUBMITTERS):
             paths = {
                 "socket": self._cluster.socket,
@@ -143,6 +168,12 @@ class Chaos:
             arguments += ["--seed", str(self._seed * SUBMITTERS + number)]
             if number == SUBMITTERS - 1:
                 arguments.append("--cli")
+            if self._is_fair:
+                project = chaos_fair.PROJECTS[number % 2]
+                arguments += ["--account", project]
+                if project == chaos_fair.PROJECTS[0]:
+                    arguments += ["--reservation", chaos_fair.RESERVATION]
+            user = self._accounts[number % len(self._accounts)] if self._accounts else None
             with open(self._cluster.directory / f"user{number}.log", "ab") as log:
                 self._users.append(
                     subprocess.Popen(
@@ -153,6 +184,9 @@ class Chaos:
                         stderr=log,
                         # the kernel lets stopped ones of our group go on when our shell ends
                         start_new_session=True,
+                        user=None if user is None else user.uid,
+                        group=None if user is None else user.gid,
+                        extra_groups=None if user is None else [user.gid],
                     )
                 )
 
@@ -204,7 +238,11 @@ class Chaos:
         name = self._random.choice(NODES)
         self._cluster.kill_node(name)
         time.sleep(self._random.uniform(0, 0.3))
-        self._cluster.start_node(name, cpus=NODE_CPUS, wait=False)
+        self._start_node(name)
+
+    def _start_node(self, name: str) -> None:
+        gpus = chaos_fair.NODE_GPUS if self._is_fair else 0
+        self._cluster.start_node(name, cpus=NODE_CPUS, gpus=gpus, wait=False)
 
     def _pause_something(self) -> None:
         processes = [self._cluster.head_process, *map(self._cluster.node_process, NODES)]

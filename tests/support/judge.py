@@ -27,12 +27,17 @@ from tests.support.usage import wrong_reports
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of the judge's file: ``start`` or ``end`` of an attempt's part."""
+    """One line of the judge's file: ``start`` or ``end`` of an attempt's part.
+
+    Attributes:
+        at_s: when, by the kernel's clock, which begins with the boot.
+    """
 
     what: str
     job: int
     attempt: int
     node: str
+    at_s: float
 
 
 class Judge:
@@ -48,7 +53,7 @@ class Judge:
 
         def note(what: str) -> str:
             fields = "$GSCHED_JOB_NUMBER $GSCHED_ATTEMPT $GSCHED_NODE"
-            return f'echo "{what} {fields}" >> "{self.path}"'
+            return f'read up _ < /proc/uptime; echo "{what} {fields} $up" >> "{self.path}"'
 
         return f"#!/bin/sh\n{note('start')}\n{body}\n{note('end')}\nexit {code}\n"
 
@@ -71,8 +76,10 @@ class Judge:
         """Return all lines that were written so far."""
         found = []
         for text in self.path.read_text(encoding="ascii").splitlines():
-            what, job, attempt, node = text.split()
-            found.append(Line(what=what, job=int(job), attempt=int(attempt), node=node))
+            what, job, attempt, node, up = text.split()
+            found.append(
+                Line(what=what, job=int(job), attempt=int(attempt), node=node, at_s=float(up))
+            )
         return found
 
     def count(self, what: str, job: int) -> int:

@@ -1,8 +1,10 @@
 """A user's program that submits jobs until it is told to stop, whatever happens to the head.
 
 ``python -m tests.support.submitter --socket S --jobs DIR --script FILE --acks FILE --stop FILE
---seed N [--cli]`` appends a line ``ID KEY`` to ``--acks`` for each job that it was told an id of.
-With ``--cli`` it runs gsub, else it uses `gsched.client`.
+--seed N [--cli] [--account A] [--reservation R]`` appends a line ``ID KEY`` to ``--acks`` for each
+job that it was told an id of.
+With ``--cli`` it runs gsub, else it uses `gsched.client`. With an account, half of its jobs request
+a GPU; a third of them name the reservation.
 """
 
 import argparse
@@ -28,14 +30,36 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--cli", action="store_true")
+    parser.add_argument("--account", default="")
+    parser.add_argument("--reservation", default="")
     given = parser.parse_args()
     rng = random.Random(given.seed)
     submit = _by_command if given.cli else _by_client
     while not given.stop.exists():
         time.sleep(rng.uniform(0, 2 * PAUSE_S_MEAN))
-        told = submit(given)
+        told = submit(given, _choose(given, rng))
         if told is not None:
             _note(given.acks, told)
+
+
+def _choose(given: argparse.Namespace, rng: random.Random) -> dict[str, str]:
+    """Return the account, resources and reservation of the next job."""
+    if not given.account:
+        return {}
+    chosen = {"account": given.account, "walltime": "60"}
+    if rng.random() < 0.5:
+        chosen["gpus"] = "1"
+        if given.reservation and rng.random() < 0.3:
+            chosen["reservation"] = given.reservation
+    return chosen
+
+
+def _words(key: str, value: str) -> tuple[str, ...]:
+    """Return an option of gsub."""
+    return {
+        "account": ("-A", value),
+        "reservation": ("--reservation", value),
+    }.get(key, ("-l", f"{key}={value}"))
 
 
 def _note(path: Path, text: str) -> None:
@@ -44,12 +68,18 @@ def _note(path: Path, text: str) -> None:
     os.close(fd)
 
 
-def _by_client(given: argparse.Namespace) -> str | None:
+def _by_client(given: argparse.Namespace, chosen: dict[str, str]) -> str | None:
     """Submit one job, again and again with one key, until there is an id."""
     head = HeadClient(str(given.socket), patience_s=RETRY_S)
     key = new_key()
     script = given.script.read_text(encoding="ascii")
-    job = new_job(key=key, name="chaos", workdir=str(given.jobs), script=script, grace_s=1.0)
+    more: dict[str, object] = {
+        key: value for key, value in chosen.items() if key in {"account", "reservation"}
+    }
+    words = [f"{key}={chosen[key]}" for key in ("walltime", "gpus") if key in chosen]
+    more["resources"] = tuple(words)
+    workdir = str(given.jobs)
+    job = new_job(key=key, name="chaos", workdir=workdir, script=script, grace_s=1.0, **more)
     while True:
         try:
             (result,) = head.submit([job]).results
@@ -60,10 +90,11 @@ def _by_client(given: argparse.Namespace) -> str | None:
         return f"{result.id} {key}"
 
 
-def _by_command(given: argparse.Namespace) -> str | None:
+def _by_command(given: argparse.Namespace, chosen: dict[str, str]) -> str | None:
     """Submit one job by gsub; without an id nobody was guaranteed anything."""
+    options = [word for key, value in chosen.items() for word in _words(key, value)]
     done = subprocess.run(
-        [sys.executable, "-m", "gsched.cli.commands.gsub", str(given.script)],
+        [sys.executable, "-m", "gsched.cli.commands.gsub", *options, str(given.script)],
         env={**os.environ, "GSCHED_HEAD": str(given.socket)},
         cwd=given.jobs,
         capture_output=True,
