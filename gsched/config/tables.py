@@ -159,7 +159,6 @@ QUEUE_ATTRIBUTES: Final = tuple(
     name
     for name in QueueConfig.__struct_fields__
     if name not in {"name", "policy", *SharedLimitTables.__struct_fields__}
-    and not name.startswith("preempt_")
 )
 
 

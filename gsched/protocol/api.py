@@ -101,6 +101,8 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool = True
     started: bool = True
     priority: int = 0
+    preempt_mode: str = ""
+    preempt_min_run_s: float = -1.0
     max_walltime_s: float = 0.0
     default_walltime_s: float = 0.0
     walltime_extension: str = ""

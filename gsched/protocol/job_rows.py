@@ -200,6 +200,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         live: what it uses at the moment; None: it does not run, or nothing was told yet.
         memory_peak_bytes, memory_mean_bytes: of the present (or last) attempt, from samples.
         terms: of its priority; None: it does not wait, or jobs are not ordered by terms.
+        reservation: in which it runs, or has run; else the one that it names; empty: in none.
     """
 
     id: int
@@ -244,6 +245,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     memory_mean_bytes: int = 0
     next_try_s: float | None = None
     short_number: int = 0
+    reservation: str = ""
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""

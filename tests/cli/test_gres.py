@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran
 from tests.support.in_process import run_here
 from tests.support.slurm_commands import slurm
@@ -109,6 +109,30 @@ def test_a_mistake_is_a_sentence(cluster: Cluster) -> None:
         assert "Traceback" not in ran.stderr
 
 
+def test_jobs_are_listed_by_their_reservation(
+    two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that a job names while it waits, and the one that it runs in."""
+    monkeypatch.setenv("GSCHED_HEAD", str(two_nodes.socket))
+    window = ("--duration", "4h", "--nodes", "n1", "--users", ME)
+    assert run(two_nodes, "gres", "create", "now", *window, "--magnetic").status == 0
+    assert create(two_nodes, "later", "--nodes", "n2", "--users", ME).status == 0
+    sleep = ("-l", "walltime=60", "-o", "/dev/null", "-e", "/dev/null", "--", "sleep", "60")
+    for words in ((), ("--reservation", "later"), ("-l", "nodes=n2")):
+        assert run(two_nodes, "gsub", *words, *sleep).status == 0
+    wait_until(lambda: two_nodes.head.job(1).row.state == "running")
+
+    listed = slurm("squeue", "-h", "-S", "i", "-o", "%i %v").stdout.split()
+    assert listed == ["1", "now", "2", "later", "3", "(null)"]
+    assert slurm("squeue", "-h", "-R", "later,now", "-S", "i", "-o", "%i").stdout.split() == [
+        *("1", "2"),
+    ]
+    shown = run(two_nodes, "gstat", "--format", "{number} {reservation}").stdout.splitlines()
+    assert sorted(line.split() for line in shown) == [["1", "now"], ["2", "later"], ["3"]]
+    assert slurm("scancel", "-R", "later").status == 0
+    assert [job.id for job in two_nodes.head.jobs().jobs] == [1, 3]
+
+
 def test_scontrol_creates_shows_changes_and_deletes_them(
     two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +152,18 @@ def test_scontrol_creates_shows_changes_and_deletes_them(
     listed = slurm("sinfo", "-T").stdout.splitlines()
     assert listed[1].split()[:2] == ["m", "INACTIVE"]
     assert slurm("scontrol", "update", "reservationname=m", "duration=3:00:00").status == 0
+    update = ("scontrol", "update", "reservationname=reservation_1")
+    assert slurm(*update, "users+=root", "accounts+=lab,bio").status == 0
+    assert slurm(*update, f"users-={ME},nobody", "accounts-=lab").status == 0
+    (kept,) = [
+        each["reservation"]
+        for each in json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"]
+        if each["reservation"]["name"] == "reservation_1"
+    ]
+    assert (kept.get("users", []), kept["projects"]) == ([] if ME == "root" else ["root"], ["bio"])
+    assert "cannot be excluded" in slurm(*update, "users=-root").stderr
+    unknown = slurm("scontrol", "update", "reservationname=x", "users+=root")
+    assert "unknown reservation x" in unknown.stderr
     assert "flag: FLEX" in slurm("scontrol", "update", "reservationname=m", "flags=flex").stderr
     assert slurm("scontrol", "delete", "reservation=m").status == 0
     assert "not found" in slurm("scontrol", "show", "reservation", "m").stderr

@@ -306,6 +306,7 @@ _NAMED: Final = (
     Field("user", "User", "user", least=8, drop=7, once=True),
     Field("account", "Account", "account"),
     Field("qos", "QOS", "qos"),
+    Field("reservation", "Reservation", "reservation"),
     Field("queue", "Queue", "queue", least=8, drop=4, once=True),
     Field("state", "State", "state"),
     Field("letter", "S", "letter", drop=11),

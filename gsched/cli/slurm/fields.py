@@ -330,7 +330,7 @@ _ROWS: Final = (
     SlurmRow(_of(lambda row: w.state_of(row)[1]), "t ST statecompact", "", key=_rank),
     SlurmRow(_of(lambda row: w.state_of(row)[0]), "T STATE state", "State 10", key=_rank),
     SlurmRow("user", "u USER username", "User 9"),
-    SlurmRow(_same("(null)"), "v RESERVATION reservation"),
+    SlurmRow("reservation", "v RESERVATION reservation", "Reservation 20", _or("(null)"), _text),
     SlurmRow("submitted", "V SUBMIT_TIME submittime", "Submit 19", _time, _unknown),
     SlurmRow("submitted", "", "Eligible 19", _time),
     SlurmRow(_same("(null)"), "w WCKEY wckey"),
@@ -378,7 +378,7 @@ _EMPTY: Final[Mapping[int, str]] = {
     18: "TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMinNode TRESUsageInMinTask",
     19: "Constraints Container Flags TRESUsageOutMaxNode TRESUsageOutMaxTask"
     " TRESUsageOutMinNode TRESUsageOutMinTask",
-    20: "Extra FailedNode Licenses Reservation StdIn SubmitLine",
+    20: "Extra FailedNode Licenses StdIn SubmitLine",
 }
 
 

@@ -65,8 +65,8 @@ _MISSING: Final = {
         "sstat": "autocomplete pidformat",
     }.items()
 }
-#: Filters that no job meets: there are no reservations, licenses and workload keys.
-_OF_NONE: Final = ("reservation", "licenses", "wckey")
+#: Filters that no job meets: there are no licenses and workload keys.
+_OF_NONE: Final = ("licenses", "wckey")
 
 
 def parsed(words: Sequence[str], command: str) -> w.ParsedCommand:
@@ -88,6 +88,7 @@ def is_wanted(row: JobRow, options: Mapping[str, str], states: Collection[str] =
     """Return whether a job meets the filters of a command line; ``states``: one of these."""
     users, names = _listed(options, "users"), _listed(options, "name")
     queues, accounts = _listed(options, "partition"), _listed(options, "account")
+    kept = _listed(options, "reservation")
     nodes = set(expanded(options.get("nodelist", ""), option="--nodelist"))
     return (
         (not users or row.user in users)
@@ -99,6 +100,7 @@ def is_wanted(row: JobRow, options: Mapping[str, str], states: Collection[str] =
         and (not names or row.name in names)
         and (not queues or row.queue in queues)
         and ("gid" not in options or _is_of_group(row.user, _listed(options, "gid")))
+        and (not kept or row.reservation in kept)
         and ("qos" not in options or w.qos_of(row) in _listed(options, "qos"))
         and not any(name in options for name in _OF_NONE)
     )

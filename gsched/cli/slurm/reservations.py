@@ -11,6 +11,7 @@ from gsched.cli.show.reservations import state_word
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.errors import SlurmError
 from gsched.cli.submit.foreign import TIME, slurm_time
+from gsched.client import HeadClient
 from gsched.errors import GschedError, UsageError
 from gsched.model.host_lists import compact, expanded
 from gsched.model.reservation import Reservation
@@ -51,6 +52,7 @@ def change(verb: str, stated: Assignments, begin: Callable[[str], float]) -> int
         known = {row.reservation.name for row in head.reservations().rows}
         numbers = (f"reservation_{number}" for number in range(1, len(known) + 2))
         name = next(each for each in numbers if each not in known)
+    rest = _with_present(rest, name, head) if verb == "update" else rest
     terms = {} if verb == "delete" else _terms(rest, begin)
     if terms.get("node_names") == ("ALL",):
         terms["node_names"] = tuple(row.name for row in head.nodes().nodes)
@@ -65,6 +67,29 @@ def change(verb: str, stated: Assignments, begin: Callable[[str], float]) -> int
         raise SlurmError(f"Error {action} the reservation: {error.message}", plain=True) from None
     print(f"Reservation {'created: ' + name if verb == 'create' else verb + 'd.'}".rstrip())
     return 0
+
+
+def _with_present(
+    stated: dict[str, tuple[str, str]], name: str, head: HeadClient
+) -> dict[str, tuple[str, str]]:
+    """Return assignments in which ``users+=anna`` and ``users-=ben`` are the whole new lists.
+
+    Raises:
+        SlurmError: there is no such reservation.
+    """
+    signed = [key for key, (word, _) in stated.items() if word.partition("=")[0][-1:] in {"+", "-"}]
+    if not set(signed) & set(_MEMBERS):
+        return stated
+    rows = head.reservations(name).rows
+    if not rows:
+        raise SlurmError(f"Error updating the reservation: unknown reservation {name}", plain=True)
+    changed = dict(stated)
+    for key in set(signed) & set(_MEMBERS):
+        word, value = stated[key]
+        named = value[1:].split(",")
+        others = [each for each in getattr(rows[0].reservation, _MEMBERS[key]) if each not in named]
+        changed[key] = (word, ",".join(others + named * (value[0] == "+")))
+    return changed
 
 
 def assignments(words: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -174,6 +199,8 @@ def _flags(value: str) -> dict[str, object]:
     return found
 
 
+#: Lists to which names can be added, and which fields of a reservation they are.
+_MEMBERS: Final = {"users": "users", "user": "users", "accounts": "projects", "account": "projects"}
 _TIMES: Final = {"starttime": "from_s", "endtime": "to_s"}
 _READERS: Final[Mapping[str, Callable[[str], dict[str, object]]]] = {
     "duration": lambda value: {"duration_s": _duration_s(value)},

@@ -40,6 +40,8 @@ class QueueOverride(Struct, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool | None = None
     started: bool | None = None
     priority: int | None = None
+    preempt_mode: str | None = None
+    preempt_min_run_s: float | None = None
     max_walltime_s: float | None = None
     default_walltime_s: float | None = None
     walltime_extension: str | None = None

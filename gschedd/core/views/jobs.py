@@ -231,6 +231,7 @@ class JobViews:
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
             next_try_s=next_try_s(job),
+            reservation=(attempt.reservation if attempt is not None else "") or spec.reservation,
         )
         labels = labels_of(spec)
         return structs.replace(row, **labels) if any(labels.values()) else row
