@@ -72,7 +72,8 @@ def busy(cluster: Cluster) -> tuple[Cluster, list[str]]:
     wait_until(lambda: f"/jobs/{ids[0]}" in get(cluster, "/gpus", here).text, what="a job on a GPU")
     paths = ["/", "/?state=waiting&sort=-name", "/nodes", "/nodes/n1", "/gpus", "/nodes/n1/gpus/0"]
     paths += [f"/jobs/{ids[0]}", f"/jobs/{ids[1]}", f"/jobs/{ids[4]}[]", "/users", "/deadlines"]
-    return cluster, [*paths, "/reports", "/submit", f"/submit?from={ids[0]}", "/jobs/4711"]
+    paths += ["/reports", "/v1/report.html?since=0&until=9999999999"]
+    return cluster, [*paths, "/submit", f"/submit?from={ids[0]}", "/jobs/4711"]
 
 
 def test_pages_keep_the_rules_of_accessibility(
