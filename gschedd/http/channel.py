@@ -38,6 +38,7 @@ from gschedd.http.door import Visitor
 from gschedd.http.handshake import (
     Handshake,
     HandshakeRefusedError,
+    HostSocket,
     Introduced,
     close_badly,
     revoked_words,
@@ -113,15 +114,16 @@ class NodeChannel:
         """Serve one node from handshake to disconnection."""
         self._calls += 1
         call = self._calls
-        socket = web.WebSocketResponse(
-            heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES, compress=False
-        )
+        socket = HostSocket(heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES, compress=False)
         await socket.prepare(request)
-        who = await self.introduced(socket, request)
-        if who is not None:
-            link = Link(who, socket, call=call)
-            if await self._admit(link, who.registration):
-                await self._serve(link)
+        try:
+            who = await self.introduced(socket, request)
+            if who is not None:
+                link = Link(who, socket, call=call)
+                if await self._admit(link, who.registration):
+                    await self._serve(link)
+        finally:
+            await socket.release(request)
         return socket
 
     async def introduced(

@@ -131,6 +131,9 @@ class Visitor(web.RequestHandler):
         self._request = None
         self._door.left(self)
         super().connection_lost(exc)
+        # aiohttp keeps it: a WebSocket and its connection would hold each other until a full
+        # collection of garbage, which a head hardly ever makes.
+        self._data_received_cb = None
 
     def data_received(self, data: bytes) -> None:
         """Count what comes in before the peer has proven who it is."""

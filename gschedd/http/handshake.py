@@ -279,6 +279,27 @@ def _only(messages: list[n.NodeMessage], kind: type[M]) -> M:
     return messages[0]
 
 
+class HostSocket(web.WebSocketResponse):
+    """The WebSocket of a node or a login host, which is pinged.
+
+    aiohttp renews the timer of the next ping also for data that comes after the end. The timer then
+    keeps all that belongs to the connection until a collection of garbage no longer looks at it.
+    """
+
+    def _on_data_received(self) -> None:
+        if not self.closed:
+            super()._on_data_received()
+
+    async def release(self, request: web.Request) -> None:
+        """End the timer of a connection that was lost, and forget where its errors were raised."""
+        if request.transport is None:
+            await self.close(drain=False)
+        error = self.exception()
+        while error is not None:
+            error.__traceback__ = None  # it has frames that have this object
+            error = error.__context__
+
+
 async def close_badly(socket: web.WebSocketResponse, why: str) -> None:
     """Close a connection on which something came that must not; the node's log says why."""
     with contextlib.suppress(ConnectionError):

@@ -25,7 +25,7 @@ from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.http.answers import answer
 from gschedd.http.callers import Callers
-from gschedd.http.handshake import Introduced, close_badly
+from gschedd.http.handshake import HostSocket, Introduced, close_badly
 from gschedd.http.joining import Joining
 from gschedd.http.legs import NodeLegs
 from gschedd.http.links import PING_TIMEOUT_RATIO, Link
@@ -139,21 +139,28 @@ class Hosts:
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """``GET /v1/login`` on the node port: a login host, from handshake to disconnection."""
-        socket = web.WebSocketResponse(
+        socket = HostSocket(
             heartbeat=self._head.settings.config.head.node_timeout_s / PING_TIMEOUT_RATIO,
             max_msg_size=MAX_FRAME_BYTES,
             compress=False,
         )
         await socket.prepare(request)
+        try:
+            await self._serve_host(socket, request)
+        finally:
+            await socket.release(request)
+        return socket
+
+    async def _serve_host(self, socket: HostSocket, request: web.Request) -> None:
         who = await self.introduce(socket, request)
         if who is None:
-            return socket
+            return
         link = Link(who, socket, call=0)
         refusal = await self._refusal(link)
         if refusal:
             self._complaints.say(link.node, f"login host {link.node} is refused: {refusal}")
             await link.refuse(refusal, fatal=True)
-            return socket
+            return
         if len(self.logins) >= LOGINS_MOST:
             gone = [name for name, each in self.logins.items() if each.link is None]
             for name in gone:
@@ -176,7 +183,6 @@ class Hosts:
         if self.logins.get(link.node) is login:
             login.link, login.since_s = None, self._clock.wall_s()
             self._legs.node_lost(link.node)
-        return socket
 
     def connected(self) -> list[Link]:
         """Return the login hosts that are connected."""

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
 import socket
 import stat
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -21,6 +24,7 @@ from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES
 from gschedd.http.answers import answer, errors
 from gschedd.http.bodies import Bodies, counted, read_submission
 from gschedd.http.door import Door, Rules, Source, Visitor, watched
+from gschedd.http.handshake import HostSocket
 from gschedd.http.listening import (
     USERS_MODE,
     listen_on_path,
@@ -56,6 +60,7 @@ class House:
         self.bodies = bodies
         self.guests = Guests()
         self.peers: list[Peer] = []
+        self.channels: list[weakref.ref[HostSocket]] = []
         self.door: Door  # while it is open
 
     @asynccontextmanager
@@ -64,6 +69,7 @@ class House:
         app.router.add_get("/", self._hello)
         app.router.add_get("/large", self._large)
         app.router.add_post("/", self._submit)
+        app.router.add_get("/host", self._host)
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         assert runner.server is not None
@@ -89,6 +95,17 @@ class House:
 
     async def _large(self, _: web.Request) -> web.StreamResponse:
         return answer("x" * 8 * MIB)
+
+    async def _host(self, request: web.Request) -> web.StreamResponse:
+        channel = HostSocket(heartbeat=LONG_S)
+        self.channels.append(weakref.ref(channel))
+        await channel.prepare(request)
+        try:
+            async for message in channel:
+                await channel.send_bytes(message.data)
+        finally:
+            await channel.release(request)
+        return channel
 
     async def _submit(self, request: web.Request) -> web.StreamResponse:
         asked = await read_submission(request, self.bodies)
@@ -512,3 +529,34 @@ def test_malformed_requests_leave_few_lines_and_no_traceback(
     assert len(lines) <= 6
     assert all(record.exc_info is None for record in lines)
     assert all(record.getMessage().isprintable() for record in lines)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["closed", "lost"])
+def test_nothing_of_a_host_is_kept_without_a_collection_of_garbage(
+    tell: Callable[..., None], *, is_lost: bool
+) -> None:
+    """A head hardly ever looks at what has lived for a while: no cycle, and no timer, holds it."""
+
+    async def story(house: House) -> None:
+        connector = aiohttp.UnixConnector(house.path)
+        async with aiohttp.ClientSession(connector=connector) as client:
+            for _ in range(5):
+                channel = await client.ws_connect("http://head/host")
+                await channel.send_bytes(b"x")
+                await channel.receive()
+                if is_lost:
+                    assert channel._response.connection is not None
+                    assert channel._response.connection.transport is not None
+                    channel._response.connection.transport.abort()
+                else:
+                    await channel.close()
+        assert len(house.channels) == 5
+        for each in house.channels:
+            while each() is not None:  # noqa: ASYNC110 - nothing tells when it has gone
+                await asyncio.sleep(0.01)
+
+    gc.disable()
+    try:
+        tell(story)
+    finally:
+        gc.enable()
