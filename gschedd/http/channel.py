@@ -46,7 +46,7 @@ from gschedd.http.handshake import (
 from gschedd.http.hosts import Hosts
 from gschedd.http.joining import Joining
 from gschedd.http.legs import NodeLegs
-from gschedd.http.links import PING_TIMEOUT_RATIO, Link, Links
+from gschedd.http.links import PING_TIMEOUT_RATIO, Link, Links, stop
 from gschedd.http.safemode import SafeMode
 from gschedd.http.witnesses import Witnesses, claim_of
 
@@ -302,9 +302,7 @@ class NodeChannel:
             reason, is_fault = f"unreadable message: {error}", True
         finally:
             link.end()
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await sender
+            await stop(sender)
             if is_fault:
                 await close_badly(link.socket, reason)
             await link.socket.close()

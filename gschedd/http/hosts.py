@@ -1,7 +1,6 @@
 """Hosts of the cluster: login hosts, which run no jobs, and what every host reports of itself."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
@@ -28,7 +27,7 @@ from gschedd.http.callers import Callers
 from gschedd.http.handshake import HostSocket, Introduced, close_badly
 from gschedd.http.joining import Joining
 from gschedd.http.legs import NodeLegs
-from gschedd.http.links import PING_TIMEOUT_RATIO, Link
+from gschedd.http.links import PING_TIMEOUT_RATIO, Link, stop
 from gschedd.http.relays import Relays
 from gschedd.http.witnesses import Witnesses
 
@@ -219,9 +218,7 @@ class Hosts:
             reason = str(error)
         finally:
             link.end()
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await sender
+            await stop(sender)
             if reason:
                 self._head.oddities["peer_refused"] += 1
                 await close_badly(link.socket, reason)

@@ -44,6 +44,19 @@ _ANSWERS: Final[dict[type[Struct], type[Struct]]] = {
 }
 
 
+async def stop(sender: asyncio.Task[None]) -> None:
+    """Cancel the task that sends, and wait for its end.
+
+    A cancellation of the waiting task itself is raised: when the head stops, who swallowed it would
+    go on, and could wait for ever for an engine that has ended.
+    """
+    sender.cancel()
+    await asyncio.wait({sender})
+    if not sender.cancelled():
+        with contextlib.suppress(ConnectionError):
+            sender.result()
+
+
 class Link:
     """A connected node: an outbox, and one task that sends it, many messages to a frame.
 
