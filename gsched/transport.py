@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
+SILENCE_S = 5.0  # of one of several heads that reads, before it is looked for again
 HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
@@ -242,18 +243,32 @@ class Transport:
             NotPermittedError: the socket may not be opened.
             InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
         """
-        self._find_ruler(reads=method == "GET")
-        connection = self._connect_patiently(timeout_s)
-        self.has_sent = True
-        answer = self._over(connection, method, target, body, timeout_s)
+        if self._heads and method == "GET":
+            answer = self._read(target, timeout_s)
+        else:
+            self._find_ruler(reads=False)
+            answer = self._ask(method, target, body, timeout_s)
         if answer.location.startswith("https://") and self.address.tls:
             other = "/".join(answer.location.split("/", 3)[:3])
             self.address = parse_address(other, source=f"{self.address.text}, which stands by")
-            connection = self._connect_patiently(timeout_s)
-            answer = self._over(connection, method, target, body, timeout_s)
+            answer = self._ask(method, target, body, timeout_s)
         if answer.warning and self.on_warning is not None:
             self.on_warning(answer.warning)
         return answer
+
+    def _read(self, target: str, timeout_s: float) -> Answer:
+        """Ask one of several heads; once more if it stops or goes before it has answered."""
+        self._find_ruler(reads=True)
+        try:
+            return self._ask("GET", target, b"", min(timeout_s, SILENCE_S))
+        except HeadUnreachableError:
+            self._find_ruler(reads=True)
+            return self._ask("GET", target, b"", timeout_s)
+
+    def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> Answer:
+        connection = self._connect_patiently(timeout_s)
+        self.has_sent = True
+        return self._over(connection, method, target, body, timeout_s)
 
     def _find_ruler(self, *, reads: bool) -> None:
         """Choose the head that rules where there are several; wait for one while none does.

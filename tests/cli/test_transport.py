@@ -18,6 +18,7 @@ from gsched.errors import (
     InternalError,
     NotPermittedError,
 )
+from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.transport import (
     HeadAddress,
     LostConnectionError,
@@ -256,3 +257,52 @@ def test_a_closed_socket_is_a_matter_of_permission(tmp_path: Path) -> None:
 
 def test_a_query_keeps_nothing_that_could_end_the_request_line() -> None:
     assert quote("a b\r\nX: y&=é") == "a%20b%0D%0AX%3A%20y%26%3D%C3%A9"
+
+
+@contextmanager
+def serving(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
+    """Listen at ``path``, and give each connection the next answer, or the last one."""
+    requests: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(BrokenPipeError, ConnectionResetError):
+                    requests.append(connection.recv(65536).partition(b" HTTP")[0])
+                    connection.sendall(answers[min(len(requests), len(answers)) - 1])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield requests
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        listener.close()
+
+
+def reply(body: bytes, more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (more, len(body), body)
+
+
+def test_a_read_goes_to_the_other_head_when_one_ends_before_its_answer(tmp_path: Path) -> None:
+    """A change does not: it may have been carried out."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    follows = f"{STANDBY_HEADER}: first\r\n{WARNING_HEADER}: old\r\n".encode()
+    warnings: list[str] = []
+    with serving(first, reply(b"{}"), b"") as asked, serving(second, reply(b"1", follows)) as other:
+        transport = Transport(parse_address(f"{first},{second}", source="test"), patience_s=0.0)
+        transport.on_warning = warnings.append
+        assert transport.exchange("GET", "/v1/nodes").body == b"1"
+        assert asked == [b"GET /v1/health", b"GET /v1/nodes", b"GET /v1/health"]
+        assert other == [b"GET /v1/health", b"GET /v1/nodes"]
+        assert warnings == ["old"]
+    with serving(tmp_path / "third", reply(b"{}"), b"") as asked:
+        address = parse_address(f"{tmp_path / 'third'},{second}", source="test")
+        with pytest.raises(LostConnectionError):
+            Transport(address, patience_s=0.0).exchange("POST", "/v1/jobs", b"[]")
+        assert asked == [b"GET /v1/health", b"POST /v1/jobs"]
