@@ -40,6 +40,7 @@ from tests.support.postgres import Postgres, postgres_server
 FAULTS = ("kill", "stop", "cut")
 PROMOTED_S = 1.0  # after the primary was lost
 PATIENCE_S = 120.0
+REASONS = 4  # of reads that nobody answered, printed
 
 
 class Databases:
@@ -188,6 +189,8 @@ def _judged(users: Users, operations: list[Operation], found: list[int]) -> bool
         f"reads {len(users.reads)}, with a warning {stood_by}, not answered {len(users.unread)}, "
         f"longest time between two answers {longest_s:.2f} s"
     )
+    for words, count in Counter(users.unread).most_common(REASONS):
+        print(f"  {count} not answered: {words}")
     return not (lost or twice or wrong)
 
 
