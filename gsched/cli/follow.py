@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import IO
 
@@ -118,10 +118,13 @@ def wait_and_report(
         look_s = HELD_LOOK_S
 
 
-def wait_for_one(head: HeadClient, job: int, *, watch: bool, as_json: bool) -> int:
-    """Wait for the end of a job just submitted and return its exit code, as gsub --wait does."""
+def wait_for_one(
+    head: HeadClient, job: int, *, announce: Callable[[], None], watch: bool, as_json: bool
+) -> int:
+    """Announce a job just submitted, wait for its end and return its exit code (gsub --wait)."""
     job_id = str(job)
     try:
+        announce()  # who reads the id may interrupt at once
         if watch:
             follow(head, job, stream=STDOUT, out=to_stdout(sys.stdout))
         story = wait_and_report(head, job_id, Teller(head, silent=False))

@@ -28,7 +28,7 @@ echo "end $PBS_JOBID - $(date +%s.%N)" >> {journal}
 
 def submit(cluster: Cluster, script: Path, *options: str) -> bool:
     """Submit a job; return whether the head took it."""
-    words = ("-l", "walltime=60", *options, str(script))
+    words = ("-l", "walltime=60", "-o", "/dev/null", "-e", "/dev/null", *options, str(script))
     return run_here("gsub", *words, head=cluster.socket).status == 0
 
 

@@ -200,11 +200,14 @@ def _after_submission(  # noqa: PLR0913 - what is known of the job
     # Late, as most only submit; before the id, after which users may interrupt the command.
     from gsched.cli.follow import wait_for_one
 
-    if request.as_json:
-        print_note(job_id, command=command_name())  # stdout is for one document, at the end
-    else:
-        _tell_id(job_id, result, options)
-    return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+    def announce() -> None:
+        if request.as_json:
+            print_note(job_id, command=command_name())  # stdout is for one document, at the end
+        else:
+            _tell_id(job_id, result, options)
+
+    watch, as_json = request.watch, request.as_json
+    return wait_for_one(head, result.id, announce=announce, watch=watch, as_json=as_json)
 
 
 def _tell_id(job_id: str, result: SubmitResult, options: StatedOptions) -> None:
