@@ -123,7 +123,8 @@ def _share_refusal(table: Table, order: LaunchOrder) -> LaunchRefusal | None:
         return None
     if launch.share.gpu_shares and not table.site.sharing:
         return LaunchRefusal(
-            f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there",
+            f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there; "
+            "if it is set, its log says what keeps it from that",
         )
     others = {
         key: attempt.gpu_shares for key, attempt in table.sharers.items() if key.job != launch.job

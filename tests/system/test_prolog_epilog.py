@@ -231,9 +231,11 @@ def _kill(site: Site, name: str) -> None:
     state = str(site.cluster.node_dir("n1"))
     found = [
         process.pid
-        for process in psutil.process_iter()
-        if process.name() == wanted and process.status() != psutil.STATUS_ZOMBIE
-        if state in " ".join(process.cmdline())
+        for process in psutil.process_iter(
+            ["name", "status", "cmdline"]
+        )  # others may end meanwhile
+        if process.info["name"] == wanted and process.info["status"] != psutil.STATUS_ZOMBIE
+        if state in " ".join(process.info["cmdline"] or ())
     ]
     assert len(found) == 1, found
     os.kill(found[0], signal.SIGKILL)
