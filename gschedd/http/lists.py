@@ -203,6 +203,7 @@ async def send(
                 data = (b"" if is_first else b",") + _rows(rows)
                 is_first = False
                 await pace.keep()
+                pace.stop()
                 await response.write(data)
         _, after = _around(reply())
         for number, part in enumerate(columns):

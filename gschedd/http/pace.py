@@ -18,25 +18,33 @@ LONGEST_REST_S: Final = 0.05
 class Pace:
     """The pace of one request; its work begins when this is made."""
 
-    __slots__ = ("_begin_s", "_loop")
+    __slots__ = ("_begin_s", "_loop", "_worked_s")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._begin_s = self._loop.time()
+        self._worked_s = 0.0  # before that, since the last rest
 
     def begin(self) -> None:
         """Count work from now on; what the request waited for was not its own work."""
         self._begin_s = self._loop.time()
 
+    def stop(self) -> None:
+        """Add the work since it began: what follows is a wait, which may be none at all."""
+        now_s = self._loop.time()
+        self._worked_s += now_s - self._begin_s
+        self._begin_s = now_s
+
     async def rest(self) -> None:
         """Rest for as long as was worked."""
-        worked_s = self._loop.time() - self._begin_s
-        await asyncio.sleep(min(worked_s, LONGEST_REST_S))
+        self.stop()
+        await asyncio.sleep(min(self._worked_s, LONGEST_REST_S))
+        self._worked_s = 0.0
         self.begin()
 
     async def keep(self) -> None:
         """Rest if a piece of work is done; to be called after each small step of it."""
-        if self._loop.time() - self._begin_s >= PIECE_S:
+        if self._worked_s + self._loop.time() - self._begin_s >= PIECE_S:
             await self.rest()
 
 
