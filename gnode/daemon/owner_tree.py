@@ -117,7 +117,7 @@ class _TreePiece:
     def _take(
         self, directory: int, name: str, below: str, after: Sequence[str] | None, depth: int
     ) -> None:
-        """Add an entry and what is in it; of one that is there already what follows ``after``."""
+        """Add an entry with its content; for a known directory only the content after ``after``."""
         try:
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         except FileNotFoundError:  # it was removed meanwhile

@@ -215,7 +215,7 @@ class NodeReload:
     def _refuse(self, problem: ConfigError) -> None:
         self._problem = problem, self._clock.wall_s()
         log.error(
-            "settings of the head refused: %s; gnode keeps those that it has. %s",
+            "settings from the head refused: %s; the settings in use stay. %s",
             problem.message,
             problem.hint,
         )

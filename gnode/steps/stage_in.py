@@ -258,7 +258,7 @@ class TreeCopy:
             raise OSError(error.errno or errno.EIO, error.strerror, self._target) from None
 
     def _abandon(self) -> None:
-        """Drop a file of which only a part has come."""
+        """Remove a partly written file."""
         if self._open is not None:
             with contextlib.suppress(OSError):
                 self._open.close()

@@ -201,7 +201,7 @@ def test_a_job_that_does_not_save_its_state_in_time_is_requeued() -> None:
     assert here.job(low).preempted_gpu_s == pytest.approx(400, abs=5)
 
 
-def test_a_job_that_stays_is_not_asked_again_before_its_time() -> None:
+def test_a_job_that_keeps_running_is_not_preempted_again_before_again_s() -> None:
     """It neither saves its state nor may be rerun, and the same job waits for it all along."""
     here = world(gpus=1, again_s=600.0)
     silent = Program(runs_s=1e6, saves_s=None)

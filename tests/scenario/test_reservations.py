@@ -135,7 +135,7 @@ def test_a_rerunnable_job_in_the_way_is_requeued_at_its_beginning() -> None:
     ("may", "expected"),
     [("rerun", ["checkpoint", "requeue"]), ("not rerun", ["checkpoint"])],
 )
-def test_a_job_in_the_way_is_told_once_in_which_manner_it_gives_way(
+def test_a_job_in_a_reservation_s_way_has_one_event_per_preemption_mode(
     may: str, expected: list[str]
 ) -> None:
     """It never saves its state, is asked again and again, and is requeued if it may be."""

@@ -43,7 +43,7 @@ MADE = {
         (JOINING, "test_a_login_host_joins_by_one_line_and_keeps_its_name"),
     ),
     "a clock that is wrong": (
-        (HERE, "test_a_host_with_a_wrong_clock_is_told_so_and_keeps_its_token"),
+        (HERE, "test_a_wrong_clock_is_named_and_the_token_stays_valid"),
         (ATTACKS, "test_an_hour_between_the_clocks_keeps_no_node_away"),
         (ATTACKS, "test_a_certificate_out_of_its_time_ends_the_handshake_and_is_logged"),
     ),
@@ -122,7 +122,7 @@ def test_each_mistake_is_made_by_a_test_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("days", "words"), [(-60, "is not valid yet"), (200, "has expired")], ids=["behind", "ahead"]
 )
-def test_a_host_with_a_wrong_clock_is_told_so_and_keeps_its_token(
+def test_a_wrong_clock_is_named_and_the_token_stays_valid(
     cluster: Cluster, tmp_path: Path, days: int, words: str
 ) -> None:
     compiler = find_compiler()

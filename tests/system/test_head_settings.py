@@ -372,7 +372,7 @@ def test_a_gnode_of_before_gets_no_settings_and_is_left_as_it_is(cluster: Cluste
     asyncio.run(come())
 
 
-def test_what_is_wrong_with_a_request_is_said(cluster: Cluster) -> None:
+def test_an_invalid_request_is_refused_with_the_reason(cluster: Cluster) -> None:
     cluster.start_head()
 
     def refused(*names: str) -> str:

@@ -128,7 +128,7 @@ def test_a_head_whose_authority_became_another_one_does_not_begin_to_rule(
     assert submit(first) == "1"
 
 
-def test_a_head_that_lost_its_authority_is_told_how_to_get_it_back(
+def test_the_error_of_a_lost_authority_names_the_remedy(
     heads: tuple[Cluster, Cluster], store: Postgres
 ) -> None:
     """A backup; without one the cluster goes on with a new authority, as the message says."""

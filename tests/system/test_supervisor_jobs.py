@@ -374,7 +374,7 @@ def test_a_reused_supervisor_carries_nothing_over(launcher: Launcher) -> None:
     assert len(os.listdir(f"/proc/{pid}/fd")) == 4
 
 
-def test_the_end_is_told_with_what_the_journal_says(launcher: Launcher) -> None:
+def test_the_exit_report_equals_the_journal(launcher: Launcher) -> None:
     """So gnode does not read the journal of a short job; of one that was not started it does."""
     argv = [BASH, "-c", ":"]
     tasks = [launcher.task(1, argv), launcher.task(2, argv, nice=1)]

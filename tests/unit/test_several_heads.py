@@ -58,7 +58,7 @@ def heads() -> Iterator[Heads]:
     made.over.set()
 
 
-def test_the_next_head_is_asked_while_one_is_slow(heads: Heads) -> None:
+def test_the_next_head_is_queried_while_one_is_slow(heads: Heads) -> None:
     ruler, _, failures = find([A, B], heads.slow, reads=False)
     assert (ruler, failures) == (A, [])
     assert heads.asked == [A, B]
@@ -85,7 +85,7 @@ def test_the_second_rules_where_the_first_does_not_answer() -> None:
     assert find([A, B], health, reads=False)[0] is B
 
 
-def test_a_head_that_rules_is_the_only_one_that_is_asked(heads: Heads) -> None:
+def test_no_other_head_is_queried_if_the_first_one_rules(heads: Heads) -> None:
     def health(head: HeadAddress) -> str:
         heads.note(head)
         return ""
