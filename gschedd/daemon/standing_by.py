@@ -37,6 +37,7 @@ from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.door import Doors, Handler, watched
 from gschedd.http.https import serve_programs
+from gschedd.http.internals import LIVEZ
 from gschedd.http.listening import raise_open_files, serve_users
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
@@ -268,7 +269,9 @@ class StandbyHead:
             doors = Doors(self._clock, shutdown_s=SHUTDOWN_S)
             before = self._served
             try:
-                served = partial(self._app, [OPENAPI, *predictions.routes(), *queries.routes()])
+                served = partial(
+                    self._app, [OPENAPI, LIVEZ, *predictions.routes(), *queries.routes()]
+                )
                 await serve_users(
                     doors,
                     served(),
@@ -324,7 +327,8 @@ class StandbyHead:
 
     async def _refuse(self, request: web.Request) -> web.StreamResponse:
         own, other = self._state.head.settings.server, self._check.ruling.https
-        is_sent_on = request.secure and other and other != self._web_address
+        is_here = other == self._web_address or request.path == "/readyz"
+        is_sent_on = request.secure and other and not is_here
         error = StandsByError(
             f"{own} stands by, {self._state.ruler} rules: this head answers gstat, gnodes, ghist "
             "and gshare only",

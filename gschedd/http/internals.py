@@ -1,8 +1,14 @@
-"""The head's own metrics, which its monitor merges with all others, and whether the head works."""
+"""Metrics, and whether the head works.
 
+The monitor makes all metrics; those of the head itself it requests here. A scrape on the head's own
+socket is passed to the monitor.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from msgspec import Struct
@@ -10,6 +16,8 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gsched.config.words import monitor_socket_of
+from gsched.errors import InvalidRequestError, TryAgainError
 from gsched.protocol.api import NotifyRow
 from gsched.version import VERSION
 from gschedd.engine.loop import Engine
@@ -18,6 +26,10 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.callers import Callers
 
 TEXT: Final = "text/plain; version=0.0.4"
+#: The monitor waits 5 s for the head's part of a scrape.
+MONITOR_TIMEOUT_S: Final = 10.0
+#: Scrapes that are passed to the monitor at a time; others wait.
+SCRAPES_AT_ONCE: Final = 4
 
 
 def measured(measures: Measures) -> Middleware:
@@ -33,6 +45,15 @@ def measured(measures: Measures) -> Middleware:
         return response
 
     return middleware
+
+
+async def _live(_: web.Request) -> web.StreamResponse:
+    """``GET /livez``: the event loop runs."""
+    return web.Response(text="ok\n")
+
+
+#: Also of a head that stands by, which is not ready.
+LIVEZ: Final = web.get("/livez", _live)
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -73,6 +94,7 @@ class Internals(Collector):
         self._callers = callers
         self._space = space
         self._condition = condition
+        self._scrapes = asyncio.Semaphore(SCRAPES_AT_ONCE)
         registry = engine.measures.registry
         ProcessCollector(namespace="gsched_head", registry=registry)
         registry.register(self)
@@ -80,14 +102,12 @@ class Internals(Collector):
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/livez", self.live),
+            LIVEZ,
             web.get("/readyz", self.ready),
+            web.get("/metrics", self.scrape),
+            web.get("/metrics/{group:[a-z]+}", self.scrape),
             web.get("/v1/metrics", self.metrics),
         ]
-
-    async def live(self, _: web.Request) -> web.StreamResponse:
-        """``GET /livez``: the event loop runs."""
-        return web.Response(text="ok\n")
 
     async def ready(self, _: web.Request) -> web.StreamResponse:
         """``GET /readyz``: the head decides and records; else 503 with the reason."""
@@ -101,6 +121,37 @@ class Internals(Collector):
         if reasons:
             return web.Response(text="".join(f"{text}\n" for text in reasons), status=503)
         return web.Response(text="ok\n")
+
+    async def scrape(self, request: web.Request) -> web.StreamResponse:
+        """``GET /metrics`` and ``GET /metrics/GROUP``: the answer of the monitor.
+
+        Raises:
+            InvalidRequestError: the site has no monitor.
+            TryAgainError: it does not answer.
+        """
+        config = self._engine.head.settings.config
+        if not config.web.enabled:
+            raise InvalidRequestError(
+                f"{request.path}: this head has no metrics, as its monitor is off",
+                hint="set enabled in [web] to true",
+            )
+        connector = aiohttp.UnixConnector(monitor_socket_of(config.head.socket))
+        given = {"Accept": request.headers.get("Accept", "*/*")}
+        try:
+            async with (
+                asyncio.timeout(MONITOR_TIMEOUT_S),
+                self._scrapes,
+                aiohttp.ClientSession(connector=connector, headers=given) as session,
+                session.get(f"http://monitor{request.path}") as response,
+            ):
+                body, kind = await response.read(), response.headers["Content-Type"]
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one of the latter
+            trouble = self._condition().troubles.get("monitor", "")
+            raise TryAgainError(
+                f"no metrics: the monitor {trouble or 'does not answer'}",
+                hint="it is started again; the log of gschedd says more",
+            ) from error
+        return web.Response(body=body, status=response.status, headers={"Content-Type": kind})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/metrics``: of the head alone, for its monitor.

@@ -1,14 +1,16 @@
 """What a scrape of /metrics costs the head, and how many series it has, with simulated nodes.
 
 A head with its monitor, N nodes of 8 GPUs and 4 jobs on each. Rounds without and with a scrape per
-second alternate; of each the CPU time of the head is measured. Printed are medians over the rounds:
-CPU time of the head per second without and with scrapes, their difference (what a scrape costs),
-and of one scrape the time until it is answered, its series and its bytes.
+second alternate, on the monitor's socket or (--at-head) on the head's; of each the CPU time of the
+head is measured. Printed are medians over the rounds: CPU time of the head per second without and
+with scrapes, their difference (what a scrape costs), and of one scrape the time until it is
+answered, its series and its bytes.
 
 Aim: less than 20 ms of CPU time of the head for a scrape of 200 nodes, at most 3,000 series.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -22,13 +24,21 @@ sys.path.insert(0, str(ROOT))
 from respond_bench import World, plain, world  # noqa: E402 - the path comes first
 
 from tests.support.cluster import wait_until  # noqa: E402 - as above
-from tests.support.monitor import get, is_ready  # noqa: E402 - as above
+from tests.support.monitor import UnixConnection, is_ready, send, socket_of  # noqa: E402 - as above
 
 JOBS_OF_NODE = 4
 
 
-def cpu_ms(made: World, seconds: float, *, scrapes: bool) -> tuple[float, list[float]]:
-    """Return the CPU time of the head per second, and how long scrapes took, in ms."""
+def scrape(path: Path) -> str:
+    """Return the metrics on a socket."""
+    response = send(UnixConnection(path), "GET", "/metrics")
+    if response.status != 200:
+        sys.exit(f"{path}: status {response.status}: {response.text}")
+    return response.text
+
+
+def cpu_ms(made: World, seconds: float, socket: Path | None) -> tuple[float, list[float]]:
+    """Return the CPU time of the head per second, and how long scrapes of a socket took, in ms."""
     process = psutil.Process(made.cluster.head_process.pid)
 
     def used_s() -> float:
@@ -38,9 +48,9 @@ def cpu_ms(made: World, seconds: float, *, scrapes: bool) -> tuple[float, list[f
     begin_s, before_s, took_ms = time.perf_counter(), used_s(), []
     while time.perf_counter() - begin_s < seconds:
         next_s = time.perf_counter() + 1.0
-        if scrapes:
+        if socket is not None:
             scrape_s = time.perf_counter()
-            get(made.cluster, "/metrics")
+            scrape(socket)
             took_ms.append(1000 * (time.perf_counter() - scrape_s))
         time.sleep(max(0.0, next_s - time.perf_counter()))
     return 1000 * (used_s() - before_s) / (time.perf_counter() - begin_s), took_ms
@@ -54,6 +64,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=200, help="(default 200)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a round (default 20)")
     parser.add_argument("--rounds", type=int, default=3, help="(default 3)")
+    parser.add_argument("--at-head", action="store_true", help="scrape the head's own socket")
     given = parser.parse_args()
     with world() as made:
         made.cluster.has_monitor = True
@@ -64,16 +75,17 @@ def main() -> None:
             made.head.submit([plain() for _ in range(count)])
         wait_until(lambda: is_ready(made.cluster), what="the monitor to be ready")
         time.sleep(20.0)  # it has samples of all nodes
+        socket = made.cluster.socket if given.at_head else socket_of(made.cluster)
         quiet, busy, took_ms = [], [], []
         for _ in range(given.rounds):
-            quiet.append(cpu_ms(made, given.seconds, scrapes=False)[0])
-            used, took = cpu_ms(made, given.seconds, scrapes=True)
+            quiet.append(cpu_ms(made, given.seconds, None)[0])
+            used, took = cpu_ms(made, given.seconds, socket)
             busy.append(used)
             took_ms += took
-        text = get(made.cluster, "/metrics").text
+        text = scrape(socket)
     without, together = statistics.median(quiet), statistics.median(busy)
     series = sum(not line.startswith("#") for line in text.splitlines())
-    print(f"nodes               {given.nodes}")
+    print(f"nodes               {given.nodes}, load {os.getloadavg()[0]:.1f}")
     print(f"series              {series}")
     print(f"bytes               {len(text)}")
     print(f"head without, ms/s  {without:.2f}  ({min(quiet):.2f} to {max(quiet):.2f})")

@@ -100,10 +100,11 @@ class Head:
 
     def start(self) -> None:
         """Start it, and wait for its monitor."""
+        path = Path(monitor_socket_of(str(self.socket)))
+        path.unlink(missing_ok=True)  # of the last start
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "gschedd.main", "--config", str(self._config)]
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
-        path = Path(monitor_socket_of(str(self.socket)))
         end_s = time.monotonic() + 60
         while not path.exists():
             if self._process.poll() is not None or time.monotonic() > end_s:

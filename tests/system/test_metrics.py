@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 
+import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
@@ -129,6 +130,46 @@ def test_a_scrape_over_tcp_needs_the_token(watched: Cluster) -> None:
     assert over_tcp(watched, "/metrics", Authorization=f"Bearer {token}").status == 200
     assert (watched.state_dir / "metrics.token").stat().st_mode & 0o777 == 0o600
     assert over_tcp(watched, "/livez").status == 200
+
+
+def on_head(cluster: Cluster, path: str, **headers: str) -> Response:
+    return send(UnixConnection(cluster.socket), "GET", path, headers=headers)
+
+
+def test_the_socket_of_the_head_has_the_metrics_too(watched: Cluster) -> None:
+    def names(text: str) -> set[str]:
+        return {family.name for family in plain(text)}
+
+    for path in ("/metrics", "/metrics/nodes"):
+        response = on_head(watched, path)
+        assert response.status == 200
+        assert names(response.text) == names(get(watched, path).text)
+    other = on_head(watched, "/metrics", Accept="application/openmetrics-text;version=1.0.0")
+    assert "openmetrics" in other.headers["content-type"]
+    unknown = on_head(watched, "/metrics/none")
+    assert (unknown.status, "partitions" in unknown.text) == (400, True)
+    for path in ("/metrics/..", "/metrics/%2e%2e", "/metrics/../nodes", "/metrics/jobs/1"):
+        assert on_head(watched, path).status == 404, path
+
+
+def test_a_head_says_why_it_has_no_metrics(watched: Cluster) -> None:
+    (monitor,) = (
+        each
+        for each in psutil.Process(watched.head_process.pid).children()
+        if "gschedd.monitor.worker" in each.cmdline()
+    )
+    monitor.suspend()
+    try:
+        response = on_head(watched, "/metrics")
+    finally:
+        monitor.resume()
+    assert (response.status, "the monitor does not answer" in response.text) == (503, True)
+    watched.stop_head()
+    watched.has_monitor = False
+    watched.start_head()
+
+    refused = on_head(watched, "/metrics")
+    assert (refused.status, "set enabled in [web] to true" in refused.text) == (400, True)
 
 
 def test_users_are_named_only_where_the_site_wants_it(watched: Cluster) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gsched.errors import GschedError
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
+from tests.support.monitor import UnixConnection, send
 from tests.support.ports import free_port
 from tests.support.postgres import Postgres, postgres_server
 from tests.support.two_heads import (
@@ -82,6 +83,11 @@ def test_a_head_that_stands_by_answers_reads_with_their_age_and_refuses_changes(
     shown("ghist")
     shown("gnodes")
     shown("gstat", "-Q")
+    health = {
+        path: send(UnixConnection(second.socket), "GET", path).status
+        for path in ("/livez", "/readyz", "/metrics")
+    }
+    assert health == {"/livez": 200, "/readyz": 503, "/metrics": 503}
     for words in (("gsub", "-h", "--", "true"), ("gdel", "1"), ("gpeek", "1")):
         ran = run_command(*words, head=second.socket, cwd=second.jobs)
         assert ran.status == 69, (words, ran.stderr)
