@@ -5,7 +5,7 @@ So `man gsub` finds them beside the programs of a virtual environment.
 
 from pathlib import Path
 
-from docutils.core import publish_file
+from docutils.core import publish_string
 from setuptools import setup
 
 TARGET = Path("build/man")
@@ -17,11 +17,15 @@ def manual_pages() -> list[tuple[str, list[str]]]:
     found: dict[str, list[str]] = {}
     for source in sorted(Path("man").glob("*.[1-8].rst")):
         page = TARGET / source.stem
-        publish_file(
+        text = publish_string(
+            source.read_text("utf-8"),
             source_path=str(source),
-            destination_path=str(page),
             writer="manpage",
-            settings_overrides={"report_level": 2},
+            settings_overrides={"report_level": 2, "output_encoding": "unicode"},
+        )
+        # A narrow column cannot be filled to both margins: man warns of each line in it.
+        page.write_text(
+            text.replace("\n.TS\n", "\n.ad l\n.TS\n").replace("\n.TE\n", "\n.TE\n.ad b\n"), "utf-8"
         )
         found.setdefault(f"share/man/man{page.suffix[1:]}", []).append(str(page))
     return sorted(found.items())

@@ -5,6 +5,7 @@ tests use themselves.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,31 @@ def test_the_packages_are_whole(built: tuple[Path, Path]) -> None:
     assert [name for name in IN_THE_SOURCES if name not in names] == []
     left_out = ("baselines/", "tests/", "scripts/")
     assert [name for name in installed if name.startswith(left_out)] == []
+
+
+def test_man_formats_each_page_of_the_wheel_without_a_warning(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """With the command by which lintian judges a package."""
+    if shutil.which("man") is None or shutil.which("groff") is None:
+        pytest.skip("man or groff is not installed")
+    with zipfile.ZipFile(built[1]) as packed:
+        pages = [name for name in packed.namelist() if "/share/man/" in name]
+        packed.extractall(tmp_path, pages)
+
+    assert len(pages) == len(
+        [name for name in _tracked() if re.fullmatch(r"man/.*\.\d\.rst", name)]
+    )
+    command = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]
+    for page in pages:
+        done = subprocess.run(
+            [*command, tmp_path / page],
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANROFFSEQ": "", "MANWIDTH": "80"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (page, done.returncode, done.stderr) == (page, 0, "")
 
 
 def test_a_job_runs_on_an_installed_wheel(
