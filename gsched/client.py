@@ -190,9 +190,16 @@ class HeadClient:
             "elements": "1" if elements else "",
             "forecast": "1" if forecast else "",
         }
-        if not wanted:
-            return self._get(f"/v1/jobs{_query(filters)}", job_rows.JobList)
-        return self._jobs_by_id(wanted, filters)
+        if wanted:
+            return self._jobs_by_id(wanted, filters)
+        if not (finished or elements or forecast):
+            filters["columns"] = "all"  # a head of before has no such columns, and sends rows
+        reply = self._get(f"/v1/jobs{_query(filters)}", job_rows.JobList)
+        if not reply.columns:
+            return reply
+        from gsched.protocol.columns import with_rows  # late: most lists are short
+
+        return with_rows(reply)
 
     def unfinished(self, *, user: str = "", states: Iterable[str] = ()) -> job_rows.JobList:
         """Return unfinished jobs as `jobs` does, most of those that wait in ``columns``.

@@ -271,6 +271,8 @@ class JobColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ahead: how many jobs with this request are ahead of each; empty: all of them wait for the
             reason of ``row``.
         first: the id of the job that is ahead of all others, which the list may not have.
+        submitted_s, priorities, terms, labels: with ``columns=all`` what else rows differ in; each
+            empty where all jobs have what ``row`` has.
     """
 
     row: JobRow
@@ -279,13 +281,17 @@ class JobColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
     users: list[str] = []
     ahead: list[int] = []
     first: int = 0
+    submitted_s: list[float] = []
+    priorities: list[int] = []
+    terms: list[PriorityTerms] = []
+    labels: list[Labels] = []
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs``: the jobs requested, and an error for each id that is none.
 
-    ``warning`` says why what is shown may not be durable yet. With ``columns=1`` most jobs that
-    wait are in ``columns`` and not in ``jobs``; no other list has that field.
+    ``warning`` says why what is shown may not be durable yet. With ``columns=1`` or ``columns=all``
+    most jobs that wait are in ``columns`` and not in ``jobs``; no other list has that field.
     """
 
     server: str

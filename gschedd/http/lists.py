@@ -107,7 +107,9 @@ class Choice:
         self._elements = query.get("elements", "") == "1"
         others = (query.get(name, "") for name in ("elements", "all", "forecast"))
         is_whole = not caller.is_private or may(caller, Verb.READ_JOB)
-        self._in_columns = query.get("columns", "") == "1" and "1" not in others and is_whole
+        columns = query.get("columns", "")
+        self._has_all = columns == "all"
+        self._in_columns = columns in ("1", "all") and "1" not in others and is_whole
         self._states = states
         self._state = state
 
@@ -157,8 +159,10 @@ class Choice:
         ]
         for job_class, order in lanes:
             for begin in range(0, len(order), JOBS_PER_LOOK):
-                end = begin + JOBS_PER_LOOK
-                found = teller.columns(job_class, order, begin, end, user=self._user)
+                places = range(begin, begin + JOBS_PER_LOOK)
+                found = teller.columns(
+                    job_class, order, places, user=self._user, whole=self._has_all
+                )
                 if found is not None:
                     yield found
                 await pace.keep()

@@ -9,6 +9,8 @@ import pytest
 from msgspec import structs
 
 from gsched.cli.show.joblist import plain_list, terminal_list
+from gsched.config.shares import PriorityConfig
+from gsched.protocol.columns import with_rows
 from gsched.protocol.job_rows import JobColumns, JobList
 from gschedd.core.state.records import Job
 from gschedd.core.views.jobs import JobViews
@@ -63,6 +65,36 @@ def test_a_list_in_columns_shows_what_a_list_of_rows_shows(world: World) -> None
     assert len(rest) < 20
     for table in (plain_list, terminal_list):
         assert [tuple(line) for line in table(both)[1]] == [tuple(line) for line in table(rows)[1]]
+
+
+@pytest.mark.parametrize("query", [{}, {"user": "bob"}, {"state": "queued"}])
+def test_rows_that_come_in_columns_are_those_of_a_list_of_rows(
+    world: World, query: Mapping[str, str]
+) -> None:
+    jobs, _ = chosen(world, **query)
+    rest, columns = chosen(world, columns="all", **query)
+    whole = with_rows(reply(world, rest, columns))
+
+    assert len(rest) < 20
+    assert whole.columns is msgspec.UNSET
+    assert whole.jobs == reply(world, jobs).jobs
+
+
+def test_columns_have_priorities_their_terms_and_labels() -> None:
+    world = World(node("n1", cpus=1), config=settings(priority=PriorityConfig(age=1.0, own=1.0)))
+    for number in range(MANY):
+        world.submit("nodes=1:ppn=1", by=BOB, priority=number % 3, comment=f"c{number % 2}")
+        world.now_s += 1.0
+    world.run_for(1.0)
+    jobs, _ = chosen(world)
+    rest, columns = chosen(world, columns="all")
+    rows = with_rows(reply(world, rest, columns)).jobs
+
+    assert len(rest) < 5
+    assert rows == tuple(sorted(reply(world, jobs).jobs, key=lambda row: row.id))
+    assert {(row.priority, row.comment, row.terms is None) for row in rows[5:]} == {
+        (priority, comment, False) for priority in range(3) for comment in ("c0", "c1")
+    }
 
 
 @pytest.mark.parametrize("query", [{"user": "bob"}, {"user": "nobody"}, {"elements": "1"}])

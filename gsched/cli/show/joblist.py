@@ -11,7 +11,8 @@ from gsched.cli.show.jobfields import FIELDS, cells_of
 from gsched.model.arrays import compressed, format_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.states import JobState
-from gsched.model.wording import ahead_words, behind_words
+from gsched.model.wording import behind_words
+from gsched.protocol.columns import reasons
 from gsched.protocol.job_rows import JobColumns, JobList
 
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
@@ -119,20 +120,13 @@ def _cells_of_group(
             case "user" if group.users:
                 texts.append(group.users)
             case "reason" if group.ahead:
-                texts.append(_reasons(group, text))
+                texts.append(reasons(group, text))
             case "nodes_or_reason" | "nodes_first" if group.ahead:
                 behind = behind_words(group.first)
                 texts.append([behind if ahead else text for ahead in group.ahead])
             case _:
                 texts.append(repeat(text))
     return zip(*texts, strict=False)
-
-
-def _reasons(group: JobColumns, reason: str) -> list[str]:
-    """Return why each job of a group waits, as `gschedd` words it for one job."""
-    many = f"{ahead_words(2, group.first).removeprefix('2')}; {reason}"
-    few = (reason, f"{ahead_words(1, group.first)}; {reason}")
-    return [f"{ahead}{many}" if ahead > 1 else few[ahead] for ahead in group.ahead]
 
 
 def equal_jobs(lines: Sequence[Line]) -> Iterator[list[Line]]:

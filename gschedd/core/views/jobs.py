@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -9,7 +11,7 @@ from gsched.config.tables import QueueConfig
 from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import ELEMENT_BASE
-from gsched.model.job import Outcome, labels_of, stated_of
+from gsched.model.job import Labels, Outcome, labels_of, stated_of
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
@@ -57,6 +59,10 @@ from gschedd.plan.forecast import Forecast
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.training import gpu_count
 
+T = TypeVar("T")
+
+_LABELS: Final = Labels.__struct_fields__
+_labels = attrgetter(*_LABELS)
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 #: Name and letter of each state, and whether it is one of a job that waits.
 _SHOWN_STATES = {state: (state.value, state.letter, state in WAITING_STATES) for state in JobState}
@@ -110,24 +116,33 @@ class JobViews:
         )
 
     def columns(
-        self, job_class: JobClass, lane: Sequence[OrderKey], begin: int, end: int, *, user: str = ""
+        self,
+        job_class: JobClass,
+        lane: Sequence[OrderKey],
+        places: range,
+        *,
+        user: str = "",
+        whole: bool = False,
     ) -> job_rows.JobColumns | None:
         """Return waiting jobs of a class that have not run in columns; None: there is none.
 
         Args:
             job_class: of the jobs.
             lane: the order of a lane of theirs; some jobs may be gone by now.
-            begin, end: of the places that are requested.
+            places: that are requested.
             user: only this user's; empty: all.
+            whole: all that rows have, not only what tables show.
         """
-        jobs = self._state.jobs
+        jobs, planned = self._state.jobs, self._reasons.planned(job_class)
         found = [
             (place, job)
-            for place, (_, number) in enumerate(lane[begin:end], begin)
+            for place, (_, number) in enumerate(lane[places.start : places.stop], places.start)
             if number < ELEMENT_BASE
+            and number != planned
             and (job := jobs.get(number)) is not None
             and job.state is JobState.QUEUED
             and not job.attempts
+            and job.claim is None
             and (not user or job.spec.owner.user == user)
             and not job.spec.is_training
         ]
@@ -136,14 +151,24 @@ class JobViews:
         first = found[0][1]
         why, in_order = self._reasons.of_class(job_class)
         row = structs.replace(self._plain_row(first), reason=why.words, short_reason=why.short)
-        users = [job.spec.owner.user for _, job in found]
-        return job_rows.JobColumns(
+        columns = job_rows.JobColumns(
             row=row,
             ids=[job.id for _, job in found],
             names=[job.spec.name for _, job in found],
-            users=users if len(set(users)) > 1 else [],
+            users=_differing([job.spec.owner.user for _, job in found]),
             ahead=[place for place, _ in found] if in_order else [],
             first=lane[0][1],
+        )
+        if not whole:
+            return columns
+        specs, priorities = [job.spec for _, job in found], self._state.priorities
+        labels = _differing([_labels(spec) for spec in specs])
+        return structs.replace(
+            columns,
+            submitted_s=[job.submitted_s for _, job in found],
+            priorities=_differing([spec.priority for spec in specs]),
+            terms=[] if priorities is None else [priorities.terms(job) for _, job in found],
+            labels=[Labels(**dict(zip(_LABELS, each, strict=True))) for each in labels],
         )
 
     def _with_deadline(self, row: job_rows.JobRow, job: Job) -> job_rows.JobRow:
@@ -482,6 +507,11 @@ def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:
         unknown=start.start_unknown if interval.expected_s is None else "",
         **known,
     )
+
+
+def _differing(values: list[T]) -> list[T]:
+    """Return a column, which is empty where all jobs have the value of the first one."""
+    return values if values.count(values[0]) < len(values) else []
 
 
 def _started_s(job: Job) -> float | None:

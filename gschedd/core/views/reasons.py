@@ -159,6 +159,11 @@ class Reasons:
             return Why(NEXT_CYCLE, short="next cycle"), False
         return Why(known[0], short=known[1]), True
 
+    def planned(self, job_class: JobClass) -> int:
+        """Return the job of a class of which the last plan tells the start; 0: of none."""
+        wait = self._waits.get(job_class)
+        return 0 if wait is None or wait.predicted_start_s is None else wait.first
+
     def has_elements(self, job_class: JobClass, lane: Lane) -> bool:
         """Return whether elements of arrays that are no jobs yet are of a class and lane."""
         return self._elements.has(job_class, lane)
