@@ -10,7 +10,6 @@ from gsched.model.units import parse_duration_s
 
 _FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
-_DAY_S = 86_400.0
 _ZONES = "/zoneinfo/"
 _NOON_S = 43_200  # from noon one day back is the day before, also where clocks change
 
@@ -19,8 +18,8 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
     """Return seconds since the epoch; days begin at midnight of local time.
 
     Understood are ``now``, ``today``, ``yesterday``, a time ago (``90m``, ``2d12h``), a date
-    (``2026-11-20``, with ``08:00`` or ``08:00:30`` behind a blank or a T), a month, a time of
-    today, and ``@`` with seconds since the epoch.
+    (``2026-11-20``, ``today`` or ``yesterday``, with ``08:00`` or ``08:00:30`` behind a blank or a
+    T), a month, a time of today, and ``@`` with seconds since the epoch.
 
     Raises:
         UsageError: it is another word; ``option`` names who said it.
@@ -30,6 +29,9 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
     named = {"now": now_s, "today": midnight_s, "yesterday": _midnight_s(midnight_s - _NOON_S)}
     if word in named:
         return named[word]
+    day, _, clock = word.partition(" ")
+    if clock and day in {"today", "yesterday"}:
+        word = f"{_date_of(named[day])} {clock.strip()}"
     if re.fullmatch(r"@[0-9]{1,11}", word):
         return float(word[1:])
     moment = _date_s(word.replace("T", " ", 1), now_s)
@@ -46,23 +48,32 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
 def parse_coming(text: str, *, now_s: float, option: str) -> float:
     """Return seconds since the epoch; ``+4h`` and a time without a date count from ``now_s`` on.
 
+    Beside what `parse_moment` understands, ``tomorrow`` is a date.
+
     Raises:
         UsageError: it is no time; ``option`` names who said it.
     """
+    tomorrow = _date_of(_midnight_s(now_s) + 3 * _NOON_S)
+    day, blank, clock = text.strip().partition(" ")
     try:
         if text.startswith("+"):
             return now_s + parse_duration_s(text[1:])
-        moment_s = parse_moment(text, now_s=now_s, option=option)
+        dated = f"{tomorrow}{blank}{clock}" if day == "tomorrow" else text
+        moment_s = parse_moment(dated, now_s=now_s, option=option)
     except (BadResourceError, UsageError):
         raise UsageError(
-            f"{option}: invalid time {text!r}", hint="write '2026-12-01 08:00', 08:00, +2h or now"
+            f"{option}: invalid time {text!r}",
+            hint="write '2026-12-01 08:00', 'tomorrow 08:00', 08:00, +2h or now",
         ) from None
     if text[-1:] in set("dhms"):
         raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
     if moment_s > now_s or ":" not in text[:3]:
         return moment_s
-    tomorrow = time.strftime("%Y-%m-%d", time.localtime(now_s + _DAY_S))
     return parse_moment(f"{tomorrow} {text}", now_s=now_s, option=option)
+
+
+def _date_of(moment_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(moment_s))
 
 
 def _midnight_s(moment_s: float) -> float:

@@ -164,7 +164,9 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     known = list(parent.__struct_fields__) if parent is not None else []
     tables = [str(each) for each in keys[:-1] if isinstance(each, str)]
     hints = [near] if (near := closest(name, known)) else []
-    if other := _table_with(name, root):
+    if title := _title_of(name, root):
+        hints = [f"write {title}"]
+    elif other := _table_with(name, root):
         hints.append(f"{name!r} is a key of {other}")
     hint = " ".join(hints) or f"valid keys: {', '.join(known)}"
     line = line_of(keys, text)
@@ -184,6 +186,12 @@ def _table_with(name: str, root: type[Struct]) -> str:
     found = [table for table, keys in _tables(root, ()) if name in keys]
     outer = [table for table in found if "." not in table] or found
     return outer[0] if len(outer) == 1 else ""
+
+
+def _title_of(name: str, root: type[Struct]) -> str:
+    """Return the only inner table of that name as it is written: ``[[node.gpu]]``; else nothing."""
+    titles = [title for title, _ in _tables(root, ()) if title.strip("[]").endswith(f".{name}")]
+    return titles[0] if len(titles) == 1 else ""
 
 
 def _tables(struct: type[Struct], way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -20,6 +20,7 @@ from gsched.config.words import (
     OptionalPath,
     Period,
     Quantity,
+    form,
     node_socket_of,
 )
 from gsched.errors import ConfigError
@@ -28,7 +29,14 @@ from gsched.model.container import RUNTIMES, Runtime
 #: The built-in health check.
 GPU_CHECK: Final = "gpus"
 #: Of a health check.
-CheckName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,31}\Z")]
+CheckName = Annotated[
+    str,
+    form(
+        r"\A[a-z0-9][a-z0-9_.-]{0,31}\Z",
+        ": invalid name {!r}",
+        "write at most 32 lower-case letters, digits and ._- with a letter or digit in front",
+    ),
+]
 #: How long a program of the site may take, seconds.
 ProgramLimit = Annotated[float, msgspec.Meta(ge=1, le=86400)]
 _FILES_MAX = 16 * 1024

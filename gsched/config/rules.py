@@ -108,7 +108,7 @@ def _check_power(power: PowerConfig) -> None:
         if power.resume_program:
             given, missing = missing, given
         raise BadValueError(
-            ("power", given), f" needs {missing}", hint="give both, or none: nodes stay on"
+            ("power", given), f"needs {missing}", hint="give both, or none: nodes stay on"
         )
     try:
         assert power.excluded is not None

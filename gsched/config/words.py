@@ -43,21 +43,21 @@ BASELINES: Final = (
 )
 
 
-def _form(pattern: str, problem: str, hint: str) -> msgspec.Meta:
+def form(pattern: str, problem: str, hint: str) -> msgspec.Meta:
     """Return the form of a text: a pattern, what is wrong with another one, and what to write."""
     return msgspec.Meta(pattern=pattern, extra={"problem": problem, "hint": hint})
 
 
-AbsolutePath = Annotated[str, _form(r"\A/", ": relative path {!r}", "give an absolute path")]
+AbsolutePath = Annotated[str, form(r"\A/", ": relative path {!r}", "give an absolute path")]
 #: An empty one stands for the default.
-OptionalPath = Annotated[str, _form(r"\A(/|\Z)", ": relative path {!r}", "give an absolute path")]
+OptionalPath = Annotated[str, form(r"\A(/|\Z)", ": relative path {!r}", "give an absolute path")]
 CommandSocketPath = Annotated[
-    str, _form(r"\A(\Z|none\Z|/)", ": invalid path {!r}", 'give an absolute path or "none"')
+    str, form(r"\A(\Z|none\Z|/)", ": invalid path {!r}", 'give an absolute path or "none"')
 ]
-Directory = Annotated[str, _form(r"\A(?s:.)", "is empty", "give a directory")]
+Directory = Annotated[str, form(r"\A(?s:.)", "is empty", "give a directory")]
 ServerName = Annotated[
     str,
-    _form(
+    form(
         r"\A([A-Za-z0-9][A-Za-z0-9._-]{0,254})?\Z",
         ": invalid name {!r}",
         "use letters, digits, '.', '_' and '-': it is part of every job id",
@@ -65,7 +65,7 @@ ServerName = Annotated[
 ]
 Feature = Annotated[
     str,
-    _form(
+    form(
         r"\A[A-Za-z][A-Za-z0-9_.-]*\Z",
         ": invalid feature {!r}: no request could name it",
         "start with a letter; use letters, digits, '.', '_' and '-'",
@@ -73,18 +73,18 @@ Feature = Annotated[
 ]
 MetricsPlace = Annotated[
     str,
-    _form(
+    form(
         r"\A(\Z|/|127\.0\.0\.1:[0-9]{1,5}\Z|\[::1\]:[0-9]{1,5}\Z)",
         ": invalid place {!r}",
         'use an absolute path, or an address of this machine: "127.0.0.1:15081"',
     ),
 ]
 CgroupPlace = Annotated[
-    str, _form(r"\A(auto\Z|none\Z|/)", ": invalid value {!r}", 'use "auto", "none" or a full path')
+    str, form(r"\A(auto\Z|none\Z|/)", ": invalid value {!r}", 'use "auto", "none" or a full path')
 ]
 MigProfile = Annotated[
     str,
-    _form(
+    form(
         r"\A[1-8]g\.[0-9]{1,3}gb([+-][a-z.]{1,16})?\Z",
         ": {!r} is no MIG profile",
         "write it as 1g.10gb: see `nvidia-smi mig -lgip`",
@@ -92,7 +92,7 @@ MigProfile = Annotated[
 ]
 Origin = Annotated[
     str,
-    _form(
+    form(
         r"\Ahttps?://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?\Z",
         ": invalid origin {!r}",
         "write scheme, host and port, in lower case: https://hooks.example.com",
@@ -100,7 +100,7 @@ Origin = Annotated[
 ]
 Domain = Annotated[
     str,
-    _form(
+    form(
         r"\A([A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)?\Z",
         ": invalid domain {!r}",
         "write example.com",

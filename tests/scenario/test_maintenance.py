@@ -164,3 +164,19 @@ def test_times_that_are_no_window_are_refused() -> None:
     assert "has no maintenance 7" in refused(world, a.MaintainNode(cancel=7))
     order(world, "n1", action=windowed(from_s=200, to_s=300))
     assert [each.number for each in world.seen_node("n1").windows] == [1, 2]
+
+
+def test_a_node_in_maintenance_is_not_resumed_but_its_drain_is() -> None:
+    """A resumption that changed nothing would look as if the node ran jobs again."""
+    world = World(node("n1", cpus=4))
+    order(world, "n1", action=windowed(from_s=0.0, to_s=100.0))
+    world.run_until(1)
+
+    assert "n1 is in maintenance 1 until " in refused(world, a.ResumeNode())
+    order(world, "n1", action=a.DrainNode(reason="fan"))
+    order(world, "n1", action=a.ResumeNode())
+    order(world, "n1", action=a.MaintainNode(cancel=1))
+    job = world.submit()
+    world.run_until(10)
+    assert world.started_s(job) is not None
+    order(world, "n1", action=a.ResumeNode())  # nothing is left to do

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gsched.cli.commands.galter import absolute_output, make_alteration
-from gsched.cli.moments import parse_moment
+from gsched.cli.moments import parse_coming, parse_moment
 from gsched.cli.operands import (
     normal_ids,
     parse_grace_s,
@@ -146,6 +146,8 @@ def local(*moment: int) -> float:
         ("2026-11-20 08:05", local(2026, 11, 20, 8, 5)),
         ("2026-11-20T08:05:00", local(2026, 11, 20, 8, 5)),
         ("2026-11", local(2026, 11, 1)),
+        ("yesterday 08:05", local(2026, 11, 20, 8, 5)),
+        ("today 08:05:30", local(2026, 11, 21, 8, 5) + 30),
         ("08:05", local(2026, 11, 21, 8, 5)),
         ("@1700000000", 1_700_000_000.0),
     ],
@@ -155,7 +157,45 @@ def test_moments_are_read_as_people_write_them(text: str, moment_s: float) -> No
     assert parse_moment(text, now_s=NOW_S, option="--since") == moment_s
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2026-13-01", "5", "-2d", "2026-02-30", "d", "@x"])
+@pytest.mark.parametrize(
+    ("text", "moment_s"),
+    [
+        ("tomorrow", local(2026, 11, 22)),
+        ("tomorrow 08:05", local(2026, 11, 22, 8, 5)),
+        ("tomorrow  8:05", local(2026, 11, 22, 8, 5)),
+        ("+2h", NOW_S + 7200),
+        ("00:01", local(2026, 11, 22, 0, 1)),
+        ("2026-12-01 08:00", local(2026, 12, 1, 8)),
+    ],
+)
+def test_times_to_come_are_read_as_people_write_them(text: str, moment_s: float) -> None:
+    """Of ``tomorrow`` a maintenance or a reservation can be ordered; reports have none."""
+    assert parse_coming(text, now_s=NOW_S, option="--from") == moment_s
+
+
+@pytest.mark.parametrize("text", ["tomorrow noon", "tomorrow 25:00", "tomorrows", "+tomorrow"])
+def test_what_is_no_time_to_come_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--from: invalid time") as caught:
+        parse_coming(text, now_s=NOW_S, option="--from")
+    assert "'tomorrow 08:00'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "2026-13-01",
+        "5",
+        "-2d",
+        "2026-02-30",
+        "d",
+        "@x",
+        "tomorrow",
+        "now 08:00",
+        "today 2d",
+    ],
+)
 def test_what_is_no_moment_is_refused(text: str) -> None:
     """The message names the option and shows the value."""
     with pytest.raises(UsageError, match="--until") as caught:

@@ -86,6 +86,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[[node.gpu]]\ncuont = 1\n", "[[node.gpu]] has no key 'cuont'", "did you mean 'count'?"),
         ("[[fabric.link]]\nnode = 1\n", "[[fabric.link]] has no key 'node'", "mean 'nodes'?"),
         ("[balance.weights]\ngpumemory = 1\n", "has no key 'gpumemory'", "mean 'gpu_memory'?"),
+        ("[[health_check]]\nname = 'a'\n", ":1: unknown table", "write [[node.health_check]]"),
+        (
+            "[[node.health_check]]\nname = 'a b'\nprogram = '/x'\n",
+            ":2: [[node.health_check]] name: invalid name 'a b'",
+            "write at most 32 lower-case letters",
+        ),
+        (
+            "[power]\nsuspend_program = '/x'\n",
+            ":2: [power] suspend_program needs resume_program",
+            "give both",
+        ),
         ("[hed]\nx = 1\n", ":1: unknown table or key 'hed'", "did you mean 'head'?"),
         ("node_port = 1\n", ":1: unknown table or key 'node_port'", "is a key of [head]"),
         ("[node]\ncpus = 'x'\n", ":2: [node] cpus must be an integer, got 'x'", ""),
@@ -304,7 +315,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             ":2: [training.goodput] has no key 'short'",
             "mean 'short_first'?",
         ),
-        ("[deadline]\nmove_s = 1\n", ":1: unknown table or key 'deadline'", "key of [training]"),
+        (
+            "[deadline]\nmove_s = 1\n",
+            ":1: unknown table or key 'deadline'",
+            "write [training.deadline]",
+        ),
         ("[training]\npolicy = 'drs-still'\n", "is a baseline for comparison", "valid: deadline"),
         (
             "[balance.weights]\ncpu = 0\nmemory = 0\n",

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gsched.cli.local import head_checks, machine_checks
+from gsched.cli.local import head_checks, machine_checks, notify_checks
 from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config.nodes import GpuShareConfig, NodeConfig
-from gsched.config.tables import Config
+from gsched.config.tables import Config, PowerConfig
 from gsched.config.tls import TlsConfig
 from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.window import NodeWindow
 from gsched.model.wording import FENCE_OFF
 from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED, files_of
 from gsched.pki.issuing import make_authority_file
@@ -368,3 +369,34 @@ def test_doctor_says_what_to_free_before_a_node_with_a_full_disk_is_resumed() ->
     )
     assert given_up.todo.endswith("removes only directories of ended jobs), then: gnodes resume n2")
     assert other.todo == "gnodes resume n3"
+
+
+def test_doctor_says_how_a_maintenance_ends() -> None:
+    """By the drain's end where the node is drained, too."""
+    window = NodeWindow(number=4, from_s=0.0, to_s=90.0, begun=True)
+    rows = [
+        node("n1", drained=True, reason="maintenance until 1970", windows=(window,)),
+        node("n2", drained=True, reason="fan", reason_by="root", windows=(window,)),
+    ]
+
+    maintained, drained = head_checks.check_nodes(rows, now_s=0.0)[:2]
+
+    assert maintained.todo == "it ends by itself; at once: gnodes maintenance --cancel 4"
+    assert drained.todo == "gnodes resume n2"
+
+
+@pytest.mark.parametrize("mode", [None, 0o644, 0o757, 0o755])
+def test_doctor_checks_the_programs_that_power_nodes(tmp_path: Path, mode: int | None) -> None:
+    """Whoever turns nodes off by a program that is not there notices nothing until they stay on."""
+    program = tmp_path / "suspend"
+    if mode is not None:
+        program.write_text("#!/bin/sh\n")
+        program.chmod(mode)
+    power = PowerConfig(suspend_program=str(program), resume_program="/bin/true")
+
+    suspend, resume = notify_checks.check_power(power)
+
+    assert suspend.subject == "power suspend_program"
+    assert suspend.level is (Level.OK if mode == 0o755 else Level.FAIL)
+    assert resume.level is Level.OK
+    assert notify_checks.check_power(PowerConfig()) == []

@@ -131,6 +131,7 @@ def examine(
         yield from machine_checks.check_gpu_share(config)
         if layout is not None or _is_head_here(config):
             yield from notify_checks.check_ways(config.notify)
+            yield from notify_checks.check_power(config.power)
             yield from notify_checks.check_idle_warnings(config)
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
         yield from machine_checks.check_spool(spool)

@@ -370,6 +370,9 @@ def _few(names: list[str]) -> str:
 
 def _todo_of_drained(row: NodeRow) -> str:
     """Return how a drained node comes back: one with a full disk not before there is space."""
+    numbers = [window.number for window in row.windows if window.begun and window.number]
+    if numbers and not row.reason_by:
+        return f"it ends by itself; at once: gnodes maintenance --cancel {numbers[0]}"
     resume = f"gnodes resume {row.name}"
     if not any(os.strerror(number) in row.reason for number in NO_ROOM):
         return resume

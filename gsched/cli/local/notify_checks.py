@@ -1,4 +1,4 @@
-"""What the doctor finds of ``[notify]``: programs, the mail server, and the host of the URL."""
+"""What the doctor finds of programs of the site, the mail server, and the host of the URL."""
 
 import os
 import smtplib
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gsched.cli.local.findings import Finding, collected, fail, ok, warn
 from gsched.config.notify import NotifyConfig
-from gsched.config.tables import Config
+from gsched.config.tables import Config, PowerConfig
 
 PATIENCE_S = 5.0
 
@@ -20,7 +20,7 @@ def check_ways(notify: NotifyConfig) -> Iterator[Finding]:
     for key in ("sendmail", "command"):
         path = getattr(notify, key)
         if path:
-            yield check_program(key, path)
+            yield check_program("notify", key, path)
     if notify.smtp_password_file:
         yield check_password(notify.smtp_password_file)
     if notify.smtp_host:
@@ -40,16 +40,26 @@ def check_idle_warnings(config: Config) -> Iterator[Finding]:
         yield warn("idle_gpus", text, "set [notify] sendmail or smtp_host")
 
 
-def check_program(key: str, path: str) -> Finding:
-    """Say whether a program can be run."""
+@collected
+def check_power(power: PowerConfig) -> Iterator[Finding]:
+    """Check the programs that power nodes down and up; none is run."""
+    for key in ("suspend_program", "resume_program"):
+        path = getattr(power, key)
+        if path:
+            yield check_program("power", key, path)
+
+
+def check_program(table: str, key: str, path: str) -> Finding:
+    """Say whether a program of the site, which a key names, can be run."""
+    subject = f"{table} {key}"
     if not os.path.isfile(path):
-        return fail(f"notify {key}", f"{path}: no such file", f"correct [notify] {key}")
+        return fail(subject, f"{path}: no such file", f"correct [{table}] {key}")
     if not os.access(path, os.X_OK):
-        return fail(f"notify {key}", f"{path} cannot be run", f"chmod 755 {path}")
+        return fail(subject, f"{path} cannot be run", f"chmod 755 {path}")
     status = os.stat(path)
     if status.st_mode & 0o002:
-        return fail(f"notify {key}", f"{path} can be changed by every user", f"chmod o-w {path}")
-    return ok(f"notify {key}", f"{path} can be run")
+        return fail(subject, f"{path} can be changed by every user", f"chmod o-w {path}")
+    return ok(subject, f"{path} can be run")
 
 
 def check_password(path: str) -> Finding:

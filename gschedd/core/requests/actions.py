@@ -25,6 +25,7 @@ from gschedd.core.state.lost import lost_parts
 from gschedd.core.state.records import Node
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
+from gschedd.plan.moments import moment
 
 
 def act(
@@ -148,9 +149,17 @@ def _resume(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the end of a drain.
 
     Raises:
-        BadStateError: a job with a damaged record may own something there.
+        BadStateError: a maintenance has begun, or a job with a damaged record may own something
+            there.
     """
     if not node.drained:
+        ordered = [window for window in node.windows if window.begun and window.number]
+        if ordered:
+            raise BadStateError(
+                f"node {node.name} is in maintenance {ordered[0].number} until "
+                f"{moment(ordered[0].to_s)}",
+                hint=f"to end it: gnodes maintenance --cancel {ordered[0].number}",
+            )
         return []
     job = state.damaged_on(node.name)
     if job:
