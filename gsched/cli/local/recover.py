@@ -25,10 +25,10 @@ place and start the head. Otherwise let all nodes connect, check the list, and a
 KINDS = {
     "finished": "finished since the copy was made: their outcomes are taken from the nodes",
     "started": "started since the copy was made: they keep running and are not started again",
-    "adopted": "are running, but are not in the database: they are adopted until they end",
+    "adopted": "running, but not in the database: adopted until the end",
     "lost": "ran according to the database, but not to their nodes: they end as node_lost",
-    "conflict": "cannot be restored: their running processes are stopped",
-    "held": "are waiting, but may have run since: they are held until `grls -h o JOB`",
+    "conflict": "not to be restored: processes that run are stopped",
+    "held": "waiting, but may have run since: held until `grls -h o JOB`",
 }
 
 
