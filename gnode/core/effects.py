@@ -75,9 +75,14 @@ class KeepLaunched(Struct, frozen=True, kw_only=True):
 
 
 class AskLaunch(Struct, frozen=True, kw_only=True):
-    """Ask the launcher for a supervisor."""
+    """Ask the launcher for a supervisor.
+
+    Attributes:
+        confined: nothing that it will start may gain rights by being setuid.
+    """
 
     key: AttemptKey
+    confined: bool = False
 
 
 class LookAtSpool(Struct, frozen=True, kw_only=True):

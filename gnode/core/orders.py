@@ -169,7 +169,8 @@ def ask_launch(table: Table, attempt: NodeAttempt) -> None:
     """Ask the launcher for an accepted attempt, if there is one and nothing is in the way."""
     if table.launcher_up and not attempt.launch_requested and not attempt.unasked:
         attempt.launch_requested = True
-        table.out.append(AskLaunch(key=attempt.key))
+        confined = attempt.task is not None and attempt.task.is_confined
+        table.out.append(AskLaunch(key=attempt.key, confined=confined))
 
 
 def answer_state(table: Table, attempt: NodeAttempt) -> None:

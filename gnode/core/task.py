@@ -1,6 +1,5 @@
 """What is asked of a supervisor: the task that gnode has accepted, and orders in the journal."""
 
-from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,10 +81,18 @@ class AcceptedTask(Task):
         """Return the attempt's identity."""
         return AttemptKey(self.job, self.attempt)
 
+    @property
+    def is_confined(self) -> bool:
+        """Return whether no program that its supervisor starts may gain rights.
+
+        Programs of the site may: ``no_new_privileges`` is for what runs as the owner.
+        """
+        return self.no_new_privileges and self.programs is None
+
     def without_program(self) -> "AcceptedTask":
         """Return the task without program, environment and files: large, and of no more use."""
-        left = copy(self)
-        left.argv, left.env, left.files = (), {}, ()
+        left = object.__new__(AcceptedTask)  # copy() takes ten times as long
+        left.__dict__.update(self.__dict__, argv=(), env={}, files=())
         return left
 
 

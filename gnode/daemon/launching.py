@@ -113,9 +113,10 @@ class LauncherClient:
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, key: AttemptKey) -> None:
+    def ask(self, key: AttemptKey, *, confined: bool = False) -> None:
         """Ask for a supervisor; the requests of one turn of the loop go in one write."""
-        self._pending.append(b'{"launch":"%s"}\n' % key.name.encode())
+        words = b',"confined":true' if confined else b""
+        self._pending.append(b'{"launch":"%s"%s}\n' % (key.name.encode(), words))
 
     def clean(self, key: AttemptKey) -> None:
         """Have removed what the container of an attempt without a supervisor has left."""

@@ -1,11 +1,12 @@
 """Measures the node and what its attempts use, again and again."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gnode.core.agent import Agent
 from gnode.core.inputs import Input, Measured, SharingStatus
+from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gnode.daemon.health import HealthChecks
@@ -16,6 +17,7 @@ from gnode.hw.nvml import GpuSample
 from gnode.hw.outside import OutsideWatch
 from gnode.hw.sampling import Sampler, SamplingTarget
 from gsched.clock import Clock
+from gsched.model.job import ExitRecord
 from gsched.model.resources import Usage
 
 
@@ -36,6 +38,27 @@ class Meters:
     space: SpoolSpace
     outside: OutsideWatch
     health: HealthChecks
+
+
+class LoadAfterEnds:
+    """Tells the node's load once for all attempts that have ended in a turn of the event loop."""
+
+    def __init__(self, meter: LoadMeter) -> None:
+        self._meter = meter
+        self._is_due = False
+
+    def note(self, attempt: NodeAttempt | None, record: ExitRecord | None) -> None:
+        """Take what an attempt that has ended was using out of the load, if that is known."""
+        if record is not None and attempt is not None and attempt.live:
+            cores = attempt.busy_cores_at_end(record)
+            self._meter.note_end(cores, record.wall_s, attempt.gpu_indices)
+        self._is_due = True
+
+    def take(self) -> Iterator[Measured]:
+        """Yield the load if attempts have ended since the last time."""
+        if self._is_due:
+            self._is_due = False
+            yield Measured(load=self._meter.load(), usage={})
 
 
 async def measure(

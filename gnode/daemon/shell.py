@@ -18,7 +18,6 @@ from gnode.core.inputs import (
     Input,
     LaunchFailed,
     LeftoverGone,
-    Measured,
     ProblemChanged,
     Recalled,
     SpoolEntry,
@@ -37,7 +36,7 @@ from gnode.daemon.dialling import HeadDialler
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient
-from gnode.daemon.measuring import Meters, measure
+from gnode.daemon.measuring import LoadAfterEnds, Meters, measure
 from gnode.daemon.neighbours import Neighbours
 from gnode.daemon.parts import DaemonIdentity
 from gnode.daemon.reading import OutputReader
@@ -99,6 +98,7 @@ class Shell:
         self._sharing = identity.sharing
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
+        self._ends = LoadAfterEnds(meters.load)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at_s: float | None = None
         self._finished = asyncio.Event()
@@ -293,6 +293,8 @@ class Shell:
 
     def _drain(self) -> None:
         self._drain_planned = False
+        for measured in self._ends.take():
+            self._step(measured)
         for _ in range(min(len(self._inputs), INPUTS_AT_ONCE)):
             self._step(self._inputs.popleft())
         self._launcher.flush()
@@ -355,11 +357,7 @@ class Shell:
             self._unreadable.again(key, str(error), "end", partial(self._on_ended, key))
             return
         self._unreadable.settle(key)
-        attempt = self._agent.attempts.get(key)
-        meter = self._meters.load
-        if record is not None and attempt is not None and attempt.live:
-            meter.note_end(attempt.busy_cores_at_end(record), record.wall_s, attempt.gpu_indices)
-        self.post(Measured(load=meter.load(), usage={}))
+        self._ends.note(self._agent.attempts.get(key), record)
         info = self._spool.read_info(key, known_info) if self._starts.forget(key) else None
         self._answers.forget(key)
         self.post(SupervisorEnded(key=key, record=record, info=info))
@@ -415,7 +413,7 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.AskLaunch) -> None:
-        self._launcher.ask(effect.key)
+        self._launcher.ask(effect.key, confined=effect.confined)
 
     @_do.register
     def _(self, effect: do.SendToHead) -> None:

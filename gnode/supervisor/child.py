@@ -51,6 +51,7 @@ class Surroundings:
     """What the launcher found out once about itself and every job has to undo or obey.
 
     Attributes:
+        confined: this process has ``no_new_privs``, and so has whatever it starts.
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
         home: the control group that supervisors live in.
         namespace: the mount namespace of the present attempt, as a path; empty: that of the node.
@@ -58,9 +59,10 @@ class Surroundings:
         rules: whose jobs run here.
     """
 
-    __slots__ = ("core_limits", "home", "namespace", "oom_protected", "rules")
+    __slots__ = ("confined", "core_limits", "home", "namespace", "oom_protected", "rules")
 
     def __init__(self) -> None:
+        self.confined = False
         self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
             self.oom_protected = int(file.read()) < 0

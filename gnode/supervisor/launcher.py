@@ -1,7 +1,8 @@
 """The pre-forked parent of all supervisors: small, without threads, quick to fork.
 
 ``python -I -m gnode.supervisor.launcher --socket PATH --state STATE`` serves gnode on a Unix
-socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
+socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}`` (with
+``"confined": true`` if nothing that its supervisor starts may gain rights),
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"clean": "12.1"}`` (remove what the container of an attempt without a
 supervisor has left), ``{"epilog": "12.1"}`` (run the epilog of an attempt that has ended),
@@ -126,7 +127,8 @@ class Launcher:
         for count, request in enumerate(requests, 1):
             match request:
                 case {"launch": str(name)}:
-                    connection.put(self._launch(name))
+                    confined = request.get("confined") is True
+                    connection.put(self._launch(name, confined=confined))
                 case {"clean": str(name)}:
                     self._clean(name)
                 case {"epilog": str(name)}:
@@ -164,7 +166,7 @@ class Launcher:
 
     # --- the supervisors' side ---
 
-    def _launch(self, name: str) -> dict[str, object]:
+    def _launch(self, name: str, *, confined: bool) -> dict[str, object]:
         """Start an attempt, unless it is under way, and return the answer for gnode."""
         if not _NAME.fullmatch(name):
             return {"failed": name, "message": "not the name of an attempt"}
@@ -177,7 +179,7 @@ class Launcher:
             os.close(trust.open_file(f"{directory}/{spool.TASK}"))
         except OSError as error:
             return {"failed": name, "message": f"cannot use the task: {error}"}
-        return self._start(name, directory, fresh=False)
+        return self._start(name, directory, fresh=False, confined=confined)
 
     def _clean(self, name: str) -> None:
         """Have removed what the container of an attempt without a supervisor has left."""
@@ -211,9 +213,11 @@ class Launcher:
             site_programs.become_epilog(directory)
         self._epilogs[pid] = name
 
-    def _start(self, name: str, directory: str, *, fresh: bool) -> dict[str, object]:
+    def _start(
+        self, name: str, directory: str, *, fresh: bool, confined: bool = False
+    ) -> dict[str, object]:
         try:
-            worker, is_new = self._pool.start(name, directory, fresh=fresh)
+            worker, is_new = self._pool.start(name, directory, fresh=fresh, confined=confined)
         except OSError as error:
             message = f"cannot fork: {reason(error)}"
             return {"failed": name, "message": message, "errno": error.errno or 0}

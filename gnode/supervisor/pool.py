@@ -29,16 +29,18 @@ class PooledSupervisor:
     """One supervisor process, seen from the launcher.
 
     Attributes:
+        confined: it, and whatever it starts, has ``no_new_privs`` for good.
         name: of its attempt, the empty string while it is idle.
         left: how many attempts it may still have.
     """
 
-    __slots__ = ("channel", "left", "name", "pid", "start_ticks")
+    __slots__ = ("channel", "confined", "left", "name", "pid", "start_ticks")
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
         self.channel = channel
         self.start_ticks = proc.start_ticks(pid)
+        self.confined = False
         self.name = ""
         self.left = _ATTEMPTS_MAX
 
@@ -56,39 +58,48 @@ class SupervisorPool:
         self.by_fd: dict[int, PooledSupervisor] = {}
         self.by_name: dict[str, PooledSupervisor] = {}
         self._idle: list[PooledSupervisor] = []
+        self._idle_confined: list[PooledSupervisor] = []
 
-    def start(self, name: str, directory: str, *, fresh: bool) -> tuple[PooledSupervisor, bool]:
+    def start(
+        self, name: str, directory: str, *, fresh: bool, confined: bool = False
+    ) -> tuple[PooledSupervisor, bool]:
         """Give an attempt to a supervisor; return it and whether it is a new process.
 
         Args:
             name: of the attempt.
             directory: its spool.
             fresh: fork, even if a supervisor is idle.
+            confined: nothing that the supervisor starts may gain rights, so it gives them up
+                itself; it is not used for other attempts any more.
 
         Raises:
             OSError: no process can be forked.
         """
-        while self._idle and not fresh:
-            worker = self._idle.pop()
-            if self._send(worker, name, directory):
+        while not fresh and (worker := self._take_idle(confined=confined)):
+            if self._send(worker, name, directory, confined=confined):
                 return worker, False
         worker = self._fork()
-        self._send(worker, name, directory)
+        self._send(worker, name, directory, confined=confined)
         return worker, True
 
-    def _send(self, worker: PooledSupervisor, name: str, directory: str) -> bool:
+    def _take_idle(self, *, confined: bool) -> PooledSupervisor | None:
+        """Take an idle supervisor for an attempt; one that is confined already costs less."""
+        if confined and self._idle_confined:
+            return self._idle_confined.pop()
+        return self._idle.pop() if self._idle else None
+
+    def _send(self, worker: PooledSupervisor, name: str, directory: str, *, confined: bool) -> bool:
+        rules = self._around.rules
+        words = f"{int(rules.allow_root)} {rules.uid_min} {int(confined)}"
         try:
-            worker.channel.send(os.fsencode(f"{name}\0{directory}\0{self._rules_text()}"))
+            worker.channel.send(os.fsencode(f"{name}\0{directory}\0{words}"))
         except OSError:  # it was killed while it was idle: the reaper hears of it
             return False
+        worker.confined = worker.confined or confined
         worker.name = name
         worker.left -= 1
         self.by_name[name] = worker
         return True
-
-    def _rules_text(self) -> str:
-        rules = self._around.rules
-        return f"{int(rules.allow_root)} {rules.uid_min}"
 
     def _fork(self) -> PooledSupervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,8 +128,9 @@ class SupervisorPool:
             return None
         name, worker.name = worker.name, ""
         del self.by_name[name]
-        if worker.left > 0 and len(self._idle) < _IDLE_MAX:
-            self._idle.append(worker)
+        idle = self._idle_confined if worker.confined else self._idle
+        if worker.left > 0 and len(idle) < _IDLE_MAX:
+            idle.append(worker)
         else:
             worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
         record, _, info = answer[len(_DONE) :].partition(b"\n")
@@ -129,8 +141,9 @@ class SupervisorPool:
         worker = self.by_pid.pop(pid, None)
         if worker is None:
             return None
-        if worker in self._idle:
-            self._idle.remove(worker)
+        for idle in (self._idle, self._idle_confined):
+            if worker in idle:
+                idle.remove(worker)
         self.by_name.pop(worker.name, None)
         return worker
 
@@ -169,9 +182,12 @@ def _serve(around: Surroundings) -> None:
         if not request:
             return
         name, directory, rules = request.split(b"\0")
-        allow_root, uid_min = map(int, rules.split())
+        allow_root, uid_min, confined = map(int, rules.split())
         # They may have changed since this process was forked: gnode is configured anew.
         around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
+        if confined and not around.confined:
+            kernel.forbid_new_privileges()
+            around.confined = True
         kernel.set_name(b"gsv " + name)
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:

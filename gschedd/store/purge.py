@@ -14,9 +14,9 @@ DAY_S: Final = 86400.0
 #: Rows of a kind removed in one transaction, so that no commit waits long for it.
 SLICE: Final = 1000
 
+#: Of the runs that the head learned of first: their order is that of their ends but for clocks.
 _OLD_RUNS: Final = (
-    "DELETE FROM history WHERE id IN "
-    "(SELECT id FROM history WHERE ended_s < ? ORDER BY ended_s, id LIMIT ?)"
+    "DELETE FROM history WHERE ended_s < ? AND id IN (SELECT id FROM history ORDER BY id LIMIT ?)"
 )
 #: The newest of those that are too many, by its place.
 _FIRST_TOO_MANY: Final = "SELECT id FROM history ORDER BY id DESC LIMIT 1 OFFSET ?"

@@ -9,9 +9,9 @@ from typing import Final
 
 from gsched.errors import ConfigError
 
-SCHEMA_VERSION: Final = 14
+SCHEMA_VERSION: Final = 15
 #: The only other version that is taken over.
-VERSION_BEFORE: Final = 13
+VERSION_BEFORE: Final = 14
 
 SCHEMA: Final = """
 CREATE TABLE meta (
@@ -62,14 +62,15 @@ CREATE TABLE specs (
     seal INTEGER
 );
 
+-- with rowids: without, SQLite puts what is longer than 1,000 bytes into a page of its own
 CREATE TABLE attempts (
     job INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     state TEXT NOT NULL,
     data BLOB NOT NULL,
-    seal INTEGER,
-    PRIMARY KEY (job, attempt)
-) WITHOUT ROWID;
+    seal INTEGER
+);
+CREATE UNIQUE INDEX one_row_per_attempt ON attempts (job, attempt);
 
 -- I6 in the database itself: jobs have no more than 100 % of the time of a GPU, nor more than its
 -- memory where a node has reported that, or the commit fails
@@ -189,9 +190,7 @@ CREATE TABLE history (
     seal INTEGER
 );
 CREATE UNIQUE INDEX one_run_per_part ON history (job, attempt, node);
-CREATE INDEX runs_of_kind ON history (kind);
 CREATE INDEX runs_of_node ON history (node);
-CREATE INDEX ended_runs ON history (ended_s);
 
 -- What users have used for projects, as gschedd.shares.ledger.LedgerRow has it.
 CREATE TABLE usage (
@@ -221,8 +220,18 @@ CREATE TABLE epochs (
 );
 """
 
-#: What this version has and the one before has not: names of tables and indexes.
-_NEW: Final = ("TABLE reservations",)
+#: Before the statements of `_NEW` are run on a database of the version before, and after them.
+_BEFORE_NEW: Final = (
+    "DROP INDEX runs_of_kind",
+    "DROP INDEX ended_runs",
+    "ALTER TABLE attempts RENAME TO attempts_before",
+)
+_AFTER_NEW: Final = (
+    "INSERT INTO attempts SELECT * FROM attempts_before ORDER BY job, attempt",
+    "DROP TABLE attempts_before",
+)
+#: What this version has and the one before has not, or not so: tables and indexes.
+_NEW: Final = ("TABLE attempts", "UNIQUE INDEX one_row_per_attempt")
 
 
 def check_version(path: str, version: int) -> None:
@@ -252,9 +261,9 @@ def create(db: sqlite3.Connection) -> None:
 
 def take_over(db: sqlite3.Connection) -> None:
     """Make a database of the version before one of this version, in a transaction of the caller."""
-    for statement in _statements():
-        if any(f"CREATE {name} " in statement for name in _NEW):
-            db.execute(statement)
+    new = [each for each in _statements() if any(f"CREATE {name} " in each for name in _NEW)]
+    for statement in (*_BEFORE_NEW, *new, *_AFTER_NEW):
+        db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

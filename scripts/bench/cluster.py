@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
+from budget import Snapshot, snapshot
 
 from gsched.cli.local.cluster import read_head, read_node, write_head, write_node
 from gsched.cli.local.layout import ClusterLayout, layout_of
@@ -84,6 +85,18 @@ class Cluster:
     def head_process(self) -> psutil.Process:
         """Return the head's process."""
         return psutil.Process(int(self.layout.pid.read_text()))
+
+    def budget(self) -> Snapshot:
+        """Return what each process, its threads and the disk have done up to now."""
+        node = self.layout.nodes()[0]
+        launcher = _launcher(node.directory / "launcher.json")
+        processes = {
+            "head": [self.head_process().pid],
+            "gnode": [int(node.pid.read_text())],
+            "launcher": [launcher.pid],
+            "supervisors": [each.pid for each in launcher.children()],
+        }
+        return snapshot(processes, self.layout.directory)
 
     def cpu_times(self) -> CpuTimes:
         """Return what the parts have used up to now, to 10 ms."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from budget import Snapshot
 from cluster import BIN, Cluster, CpuTimes, one_node
 
 from gsched.client import HeadClient, new_job
@@ -22,12 +23,19 @@ class Gsched:
 
     Attributes:
         used: CPU time of the last measurement.
+        budget: what was used in all measurements since `reset`, by process, thread and disk.
+        elapsed_s: how long these took.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._head = HeadClient(cluster.address)
         self.used = CpuTimes()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin the budget."""
+        self.budget, self.elapsed_s = Snapshot(), 0.0
 
     def measure(self, tasks: int) -> float:
         """Return the seconds from before the submission until every outcome is durable.
@@ -35,6 +43,7 @@ class Gsched:
         What the daemons used in that time is in ``used`` then.
         """
         before = self._cluster.cpu_times()
+        self.budget.add(self._cluster.budget(), -1)
         started_s = time.monotonic()
         jobs = [
             new_job(
@@ -51,6 +60,8 @@ class Gsched:
         self._wait(ids[-1])
         elapsed_s = time.monotonic() - started_s
         self.used = self._cluster.cpu_times().since(before)
+        self.budget.add(self._cluster.budget())
+        self.elapsed_s += elapsed_s
         self._check(ids)
         return elapsed_s
 

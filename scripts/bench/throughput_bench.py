@@ -36,6 +36,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import budget
 import checkout_system
 import gsched_system
 import hyperqueue_system
@@ -116,6 +117,11 @@ class Rounds:
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)
+
+    def of_here(self) -> dict[str, gsched_system.Gsched]:
+        """Return each gsched of this checkout, by name."""
+        running = self._gsched.items()
+        return {name: each for name, each in running if isinstance(each, gsched_system.Gsched)}
 
     def _start_checkout(self, name: str) -> System:
         directory = Path(name.partition("@")[2])
@@ -206,6 +212,11 @@ def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
     return f"{system}: CPU time per job, ms: {', '.join(told)}"
 
 
+def budget_lines(system: str, running: gsched_system.Gsched, jobs: int) -> list[str]:
+    """Return where the time of a gsched's jobs has gone, over all its rounds."""
+    return [f"{system}, where it goes:", *budget.table(running.budget, jobs, running.elapsed_s)]
+
+
 def arguments() -> argparse.Namespace:
     """Return what was requested."""
     parser = argparse.ArgumentParser(
@@ -232,6 +243,9 @@ def arguments() -> argparse.Namespace:
         metavar="DIR",
         help=f"environment that has HyperQueue, made if need be (default {ENVIRONMENT})",
     )
+    parser.add_argument(
+        "--budget", action="store_true", help="what each process and the disk do for a job"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
     wanted = {name.partition("@")[0].partition(":")[0] for name in options.only}
@@ -246,6 +260,8 @@ def main() -> None:
     with ExitStack() as stack:
         rounds = Rounds(options, stack)
         rounds.start()
+        for each in rounds.of_here().values():
+            each.reset()
         for _ in range(options.rounds):
             rounds.run()
         gsub_s = rounds.run_loop()
@@ -256,6 +272,8 @@ def main() -> None:
     print("\n".join(table(rounds)))
     for name, parts in rounds.parts.items():
         print(cpu_line(name, parts, options.jobs))
+    for name, each in rounds.of_here().items() if options.budget else ():
+        print("\n".join(budget_lines(name, each, options.jobs * options.rounds)))
     if gsub_s is not None:
         print(f"one gsub in the loop of {options.loop}: {gsub_s * 1000:.0f} ms")
 

@@ -162,11 +162,11 @@ class Launcher:
         """Send one request."""
         self.channel.sendall(json.dumps(request).encode() + b"\n")
 
-    def launch(self, task: dict[str, Any]) -> int:
+    def launch(self, task: dict[str, Any], *, confined: bool = False) -> int:
         """Accept and launch a task; return the supervisor's pid."""
         self.accept(task)
         name = f"{task['job']}.{task['attempt']}"
-        self.ask({"launch": name})
+        self.ask({"launch": name} | ({"confined": True} if confined else {}))
         return int(self.hear("launched", name)["pid"])
 
     def hear(self, what: str, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
@@ -201,9 +201,9 @@ class Launcher:
         assert record is not None
         return record
 
-    def run(self, task: dict[str, Any]) -> dict[str, Any]:
+    def run(self, task: dict[str, Any], *, confined: bool = False) -> dict[str, Any]:
         """Launch a task and return its exit record."""
-        self.launch(task)
+        self.launch(task, confined=confined)
         return self.exit(task["job"], task["attempt"])
 
     def order(self, job: int, order: dict[str, Any], attempt: int = 1) -> None:

@@ -161,6 +161,36 @@ def test_limits_of_jobs_that_need_no_other_user(launcher: Launcher, nice: int) -
     assert [b"\nmay run\n" in each for each in journals] == [nice == 0] * 4
 
 
+@pytest.mark.parametrize("nice", [0, 1], ids=["spawned", "forked"])
+def test_a_confined_supervisor_starts_nothing_that_may_gain_rights(
+    launcher: Launcher, nice: int
+) -> None:
+    """It is used again for such attempts alone."""
+    argv = [BASH, "-c", "grep NoNewPrivs /proc/self/status /proc/$PPID/status | cut -f 2"]
+    supervisors = []
+    for job, confined in enumerate((False, True, True, False, True, False), 1):
+        task = launcher.task(job, argv, nice=nice, no_new_privileges=confined)
+        launcher.run(task, confined=confined)
+        supervisors.append(launcher.started(job)["pid"])
+
+    said = [launcher.output(job).split() for job in range(1, 7)]
+    assert said == [["0", "0"], ["1", "1"], ["1", "1"], ["0", "0"], ["1", "1"], ["0", "0"]]
+    one, other = supervisors[0], supervisors[3]
+    assert one != other
+    assert supervisors == [one, one, one, other, one, other], "the first was there when it began"
+
+
+def test_a_confined_supervisor_that_is_killed_while_idle_loses_no_attempt(
+    launcher: Launcher,
+) -> None:
+    task = launcher.task(1, ["/bin/true"], no_new_privileges=True)
+    launcher.run(task, confined=True)
+    os.kill(launcher.started(1)["pid"], signal.SIGKILL)
+
+    task = launcher.task(2, ["/bin/true"], no_new_privileges=True)
+    assert launcher.run(task, confined=True)["exit_code"] == 0
+
+
 def test_a_program_without_new_privileges_that_cannot_be_started_says_why(
     launcher: Launcher,
 ) -> None:

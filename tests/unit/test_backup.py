@@ -316,7 +316,7 @@ def test_a_rehearsal_that_fails_leaves_the_database_alone(tmp_path: Path) -> Non
         upgrade(str(tmp_path), clock=SystemClock(), progress=quiet)
     arm("")
     with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE reservations (a)")
+        db.execute("CREATE TABLE attempts_before (a)")
     with pytest.raises(GschedError):
         upgrade(str(tmp_path), clock=SystemClock(), progress=quiet)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gnode.daemon.measuring import LoadAfterEnds
 from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
 from gnode.hw.load import LEAST_INTERVAL_S, LoadMeter
 from gnode.hw.nvml import GpuSample
@@ -72,6 +73,19 @@ def test_completions_in_a_row_share_one_measurement(tmp_path: Path) -> None:
 
     assert [load.cpu_percent for load in seen] == [pytest.approx(50)] * 10
     assert [load.memory_used_bytes for load in seen] == list(range(10))
+
+
+def test_the_load_after_ends_is_told_once_for_all_of_a_turn(tmp_path: Path) -> None:
+    """Two ended in one turn; nothing did in the next."""
+    group = Group(tmp_path, cores=2)
+    ends = LoadAfterEnds(group.meter)
+    told = []
+    for ended in (2, 0, 1):
+        for _ in range(ended):
+            ends.note(None, None)
+        told.append([measured.usage for measured in ends.take()])
+
+    assert told == [[{}], [], [{}]]
 
 
 def test_the_next_measurement_goes_back_to_the_last(tmp_path: Path) -> None:

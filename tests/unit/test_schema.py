@@ -38,9 +38,9 @@ def stored_database(directory: Path) -> str:
     """Write the database that a head of the version before has left; return its path.
 
     Job 1 has two of four GPUs, 2 has ended, and its row is damaged, 3 migrates, 4 waits for two
-    GPUs: see `tests/golden/database_13.py`.
+    GPUs: see `tests/golden/database_14.py`.
     """
-    text = Path(__file__).parents[1].joinpath("golden", "database-13.sql").read_text()
+    text = Path(__file__).parents[1].joinpath("golden", "database-14.sql").read_text()
     path = str(directory / "gsched.db")
     with closing(sqlite3.connect(path)) as db:
         db.executescript(text)
@@ -167,15 +167,15 @@ def test_a_database_is_taken_over_after_a_backup_and_as_a_whole(tmp_path: Path) 
         arm("")
         killed._db.close()
     assert version(path) == VERSION_BEFORE
-    assert "reservations" not in tables(path)
+    assert "runs_of_kind" in tables(path)
 
     again = Books(tmp_path)
 
     assert version(again.store.path) == SCHEMA_VERSION
-    assert "reservations" in tables(path)
+    assert "runs_of_kind" not in tables(path)
     backup = f"{again.store.path}.schema-{VERSION_BEFORE}"
     assert version(backup) == VERSION_BEFORE
-    assert "reservations" not in tables(backup)
+    assert "runs_of_kind" in tables(backup)
 
 
 def test_a_schema_that_fails_ends_the_start(

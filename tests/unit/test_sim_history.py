@@ -15,7 +15,7 @@ def database(path: Path, version: int) -> str:
     """Write an empty database, or the one of the version before; return its path."""
     with closing(sqlite3.connect(path)) as db:
         if version == VERSION_BEFORE:
-            golden = Path(__file__).parents[1] / "golden" / "database-13.sql"
+            golden = Path(__file__).parents[1] / "golden" / "database-14.sql"
             db.executescript(golden.read_text())
         else:
             create(db)

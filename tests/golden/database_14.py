@@ -1,7 +1,7 @@
-"""Prints database-13.sql: the database of a head of schema 13 that is in use.
+"""Prints database-14.sql: the database of a head of schema 14 that is in use.
 
-It is to be run in a checkout of 4edb2544, one with that schema:
-``PYTHONPATH=CHECKOUT python database_13.py > database-13.sql``.
+It is to be run in a checkout of 8fcfce8e, one with that schema:
+``PYTHONPATH=CHECKOUT python database_14.py > database-14.sql``.
 
 Job 1 has two of four GPUs, 2 has ended at its checkpoint signal, 3 has a guaranteed deadline, runs
 without a GPU and migrates, 4 waits for two GPUs. The row of job 2 is damaged.
@@ -48,4 +48,4 @@ with tempfile.TemporaryDirectory() as directory:
     with sqlite3.connect(books.store.path) as db:
         db.execute("UPDATE jobs SET cpu_s = 1e6 WHERE id = 2")
     print("\n".join(db.iterdump()))
-    print("PRAGMA user_version = 13;")
+    print("PRAGMA user_version = 14;")
