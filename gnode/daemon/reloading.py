@@ -214,10 +214,12 @@ class NodeReload:
 
     def _refuse(self, problem: ConfigError) -> None:
         self._problem = problem, self._clock.wall_s()
+        in_use = "the settings in use stay"
+        if not self._settings.digest:  # as at a start with settings that cannot be used
+            self._closed = True
+            in_use = "no others are in use, and gnode takes no new jobs"
         log.error(
-            "settings from the head refused: %s; the settings in use stay. %s",
-            problem.message,
-            problem.hint,
+            "settings from the head refused: %s; %s. %s", problem.message, in_use, problem.hint
         )
 
     def _tell(self) -> None:

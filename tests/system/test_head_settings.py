@@ -168,6 +168,29 @@ def test_a_wrong_value_changes_nothing_and_the_node_says_why(cluster: Cluster) -
     assert list(cluster.jobs.glob("prologs*"))
 
 
+def test_a_node_that_cannot_use_the_first_settings_takes_no_jobs_until_it_can(
+    cluster: Cluster,
+) -> None:
+    """It has no others, so that its jobs would run without the site's prolog."""
+    program = cluster.directory / "prolog"
+    cluster.queues = f'[node]\nprolog = "{program}"\n'
+    cluster.start_head()
+    cluster.start_node("n1", wait=False)
+
+    wait_until(lambda: "refused: " in cluster.log("n1.log"), what="a refusal")
+    wait_until(lambda: told(cluster, "n1").closed, what="a node that accepts no jobs")
+    line = next(each for each in cluster.log("n1.log").splitlines() if "refused: " in each)
+    assert "no others are in use, and gnode takes no new jobs. " in line
+    assert "stay" not in line
+    job = submit(cluster, "n1", "true")
+    assert cluster.head.job(job).row.state == "queued"
+
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    cluster.node_process("n1").send_signal(signal.SIGHUP)
+    wait_for_job(cluster, job, "done")
+
+
 def test_a_head_cannot_name_any_program_of_root_nor_set_what_is_the_hosts(
     cluster: Cluster,
 ) -> None:
