@@ -31,6 +31,7 @@ FAILPOINTS: tuple[str, ...] = (
     "join.before_commit",
     "join.after_commit",
     "authority.after_note",
+    "authority.after_files",
     "notify.after_delivery",
     "backup.before_check",
     "backup.before_rename",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gsched.clock import Clock
 from gsched.config.tables import Config
 from gsched.errors import BadStateError, ConfigError
+from gsched.failpoint import failpoint
 from gsched.files import replace_file
 from gsched.pki import files as places
 from gsched.pki.contexts import server_context
@@ -181,6 +182,7 @@ class HeadAuthority:
     def take(self, files: AuthorityFiles) -> None:
         """Use authorities that `replaced` or `finished` has returned, from now on."""
         write_files(self._directory, files)
+        failpoint("authority.after_files")
         self._prepare()
         self._load()
 

@@ -14,6 +14,7 @@ import json
 import logging
 import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -31,6 +32,8 @@ log = logging.getLogger("gschedd.http")
 
 ACCEPTS_AT_ONCE: Final = 64  # then others get their turn
 NO_DESCRIPTORS_PAUSE_S: Final = 0.2
+QUIET_MS: Final = 1000  # who has sent nothing for so long makes room where there is none
+FULL_PAUSE_S: Final = 0.05
 LINGERING_S: Final = 2.0  # for the rest of a request that was refused
 MAX_LINE: Final = 8190  # a request line; the client keeps to it
 CLOSING_S: Final = 2.0  # for the peer's part in the end of a TLS connection
@@ -38,6 +41,7 @@ _ENDED_BY_PEER: Final = (
     "the host ended it, perhaps as it does not trust the authority of this head: its gnode's log "
     "says why"
 )
+_QUIET_AT: Final = 52  # tcpi_last_data_recv in struct tcp_info: ms since the peer sent something
 _TLS_HANDSHAKE: Final = b"\x16"  # how each TLS connection begins
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -55,7 +59,7 @@ class Rules(Struct, frozen=True, kw_only=True):
         least_read_bytes: see above.
         unproven_bytes: of all connections that have not proven who they are, together.
         evict: a connection beyond the limits takes the place of the oldest that has not proven who
-            it is, instead of being refused.
+            it is, instead of being refused; beyond ``in_all`` it waits a moment before.
     """
 
     of_source: int
@@ -92,10 +96,12 @@ class Visitor(web.RequestHandler):
 
     __slots__ = (
         *("_closed_early", "_door", "_drained", "_request", "_timer"),
-        *("arriving", "proven", "received", "source"),
+        *("arriving", "connection", "proven", "received", "source"),
     )
 
-    def __init__(self, door: "Door", source: Source, server: web.Server) -> None:
+    def __init__(
+        self, door: "Door", source: Source, server: web.Server, connection: socket.socket
+    ) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -110,6 +116,7 @@ class Visitor(web.RequestHandler):
         self.source = source
         self.received = 0
         self.proven = False
+        self.connection = connection
         self.arriving: asyncio.Task[None] | None = None  # until there is a transport
         self._closed_early = False  # cut off before there was a transport
         self._drained = 0
@@ -141,6 +148,8 @@ class Visitor(web.RequestHandler):
             self.received += len(data)
             self._door.received(self, len(data))
         super().data_received(data)
+        for message, _ in self._messages:  # aiohttp keeps the error of a malformed request
+            forget_frames(getattr(message, "exc", None))
 
     def log_exception(self, *args: object, **more: object) -> None:
         """Complain of a peer in one line: aiohttp has a traceback for each malformed request."""
@@ -185,6 +194,10 @@ class Visitor(web.RequestHandler):
             self._closed_early = True
             if self.arriving is not None:
                 self.arriving.cancel()
+
+    def forget(self) -> None:
+        """Let go of the parser, which has this object: aiohttp does so only after a transport."""
+        self._parser = None
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -296,6 +309,9 @@ class Door:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
+            if not self._has_room():
+                self._pause(FULL_PAUSE_S)  # hundreds that come at once are served in turn
+                return
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -303,16 +319,25 @@ class Door:
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTORS:
                     raise
-                self._pause(error)
+                self.complaints.say("this process", f"cannot accept a connection: {error.strerror}")
+                self._pause(NO_DESCRIPTORS_PAUSE_S)
                 return
             self.welcome(connection, self._source_of(connection))
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, wait_s: float) -> None:
         """Let those that are there finish; the kernel keeps who waits."""
-        self.complaints.say("this process", f"cannot accept a connection: {error.strerror}")
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
-        self._resume = loop.call_later(NO_DESCRIPTORS_PAUSE_S, self.open)
+        self._resume = loop.call_later(wait_s, self.open)
+
+    def _has_room(self) -> bool:
+        """Return whether one more connection may come; make room for it, if anyone only waits."""
+        if not self.rules.evict or self._open.total() < self.rules.in_all:
+            return True
+        quiet = next((each for each in self._visitors if _is_quiet(each.connection)), None)
+        if quiet is not None:
+            self._cut_off(quiet)
+        return quiet is not None
 
     def welcome(self, connection: socket.socket, source: Source) -> None:
         """Serve a connection of this source, or refuse it; it is owned from now on."""
@@ -326,7 +351,7 @@ class Door:
             connection.close()
             return
         self._open[source.name] += 1
-        visitor = Visitor(self, source, self._server)
+        visitor = Visitor(self, source, self._server, connection)
         self._visitors[visitor] = None
         loop = asyncio.get_running_loop()
         task = visitor.arriving = loop.create_task(self._take_in(visitor, connection))
@@ -346,17 +371,20 @@ class Door:
             if isinstance(error, TimeoutError):
                 why = "too slow"
             self.complaints.say(visitor.source.name, f"no TLS connection: {why}")
+            forget_frames(error)
             self._drop(visitor, connection)
 
     def _arrived(
         self, visitor: Visitor, connection: socket.socket, task: "asyncio.Task[None]"
     ) -> None:
         self._arriving.discard(task)
+        visitor.arriving = None  # it has the frames of its cancellation, which have the visitor
         if task.cancelled():  # it was cut off, perhaps before the task began
             self._drop(visitor, connection)
 
     def _drop(self, visitor: Visitor, connection: socket.socket) -> None:
         self.left(visitor)
+        visitor.forget()
         connection.close()
 
     def _refusal(self, source: Source) -> tuple[int, str] | None:
@@ -378,10 +406,13 @@ class Door:
         """Close the oldest connection (of a source) that has not proven who it is, if any."""
         for visitor in self._visitors:
             if not visitor.proven and (source is None or visitor.source == source):
-                visitor.cut_off("closed: too many unauthenticated connections")
-                self._forget(visitor)
+                self._cut_off(visitor)
                 return True
         return False
+
+    def _cut_off(self, visitor: Visitor) -> None:
+        visitor.cut_off("closed: too many unauthenticated connections")
+        self._forget(visitor)
 
     # --- what visitors tell ---
 
@@ -508,6 +539,28 @@ async def _begins_tls(connection: socket.socket) -> bool:
         return connection.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
     finally:
         loop.remove_reader(connection.fileno())
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """Return whether the peer is to say something, and has said nothing for a while."""
+    try:
+        with contextlib.suppress(BlockingIOError):
+            return not connection.recv(1, socket.MSG_PEEK)  # the peer waits for us, or has ended
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _QUIET_AT + 4)
+    except OSError:  # it has ended, or is a Unix socket
+        return True
+    return int.from_bytes(info[_QUIET_AT:], sys.byteorder) >= QUIET_MS
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Forget where an error, and those before it, were raised.
+
+    Frames have what they work on, and that may have the error: such a cycle, with the buffers of a
+    connection, stays until a full collection of garbage.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _refusal_bytes(status: int, text: str) -> bytes:

@@ -9,12 +9,13 @@ import pytest
 
 from gsched.config.load import load_config
 from gsched.pki import issuing
-from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED, CertificateFiles
+from gsched.pki.files import AUTHORITY, DIRECTORY, NEXT, OWN, TRUSTED, CertificateFiles
 from gsched.protocol.node import Refused
 from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.dialler import dialled
+from tests.support.wire import Side, Wire
 
 
 def created(cluster: Cluster, *words: str) -> list[str]:
@@ -200,6 +201,23 @@ def test_t70_a_token_for_any_name_gives_no_name_of_operator_hosts(
     assert named.status == 0, named.stderr
 
 
+def test_a_host_whose_connection_is_cut_off_for_others_tries_again(cluster: Cluster) -> None:
+    """A head cuts off who has waited longest while hundreds of hosts join at once."""
+    cluster.start_head()
+    line = created(cluster, "--role", "node")
+
+    def cut(_side: Side, _before: int, part: bytes) -> bytes:
+        if wire.connections <= 2:
+            raise ConnectionResetError
+        return part
+
+    with Wire(cluster.node_port, cut) as wire:
+        ran = join(cluster, [f"127.0.0.1:{wire.port}", *line[1:]], "n1")
+
+    assert ran.status == 0, ran.stderr
+    assert wire.connections == 4
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_token_counts_once_through_a_killed_head(cluster: Cluster, moment: str) -> None:
     """Killed before the commit: nobody has joined, and the token counts. After it: it is used."""
@@ -349,6 +367,45 @@ def test_t62_the_authority_is_replaced_while_the_cluster_runs(cluster: Cluster) 
     cluster.start_node("n1", wait=False)
     words = "it is of an authority that does not count any more"
     wait_until(lambda: words in cluster.log("n1.log"), what="the old certificate to be refused")
+
+
+@pytest.mark.parametrize("moment", ["note", "files"])
+def test_t62_a_head_killed_as_it_ends_the_old_authority_goes_on_with_the_new_one(
+    cluster: Cluster, moment: str
+) -> None:
+    """After the note in the database, and between the authority's file and what follows from it."""
+    cluster.start_head({"GSCHED_FAIL": f"authority.after_{moment}:2:kill"})
+    cluster.start_node("n1")
+    pki, own = cluster.state_dir / DIRECTORY, cluster.node_dir("n1") / DIRECTORY / OWN
+    before, old = (pki / AUTHORITY).read_text(), own.read_bytes()
+    job = run_command(
+        *("gsub", "-l", "nodes=n1", "--", "sleep", "1d"), head=cluster.socket, cwd=cluster.jobs
+    )
+    assert job.status == 0, job.stderr
+
+    def authority(*words: str) -> Ran:
+        return run_command("gsched", "authority", *words, head=cluster.socket)
+
+    def is_current() -> bool:
+        shown = json.loads(authority("show", "--json").stdout)
+        return bool(own.read_bytes() != old and shown["nodes"][0]["current"])
+
+    assert authority("replace").status == 0
+    wait_until(is_current, what="a certificate of the new authority")
+    new = (pki / NEXT).read_text()
+
+    assert authority("finish").status != 0
+    assert cluster.head_process.wait(20) == -9
+    cluster.start_head()
+
+    cluster.wait_for_node("n1")
+    assert new != before
+    assert (pki / AUTHORITY).read_text() == new
+    assert not (pki / NEXT).exists()
+    assert (pki / TRUSTED).read_text().count("BEGIN CERTIFICATE") == 1
+    assert "the authority is not being replaced" in authority("finish").stderr
+    assert cluster.head.status().jobs == {"running": 1}
+    assert join(cluster, created(cluster, "--role", "node", "--name", "n2"), "n2").status == 0
 
 
 def test_certificates_of_the_site_are_used_and_read_again(cluster: Cluster, tmp_path: Path) -> None:

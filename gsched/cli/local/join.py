@@ -4,9 +4,11 @@ import contextlib
 import hmac
 import http.client
 import os
+import random
 import re
 import ssl
 import sys
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
@@ -52,8 +54,11 @@ from gsched.protocol.joining import (
     JoinHost,
     MemberRole,
 )
+from gsched.transport import pause
 
 TIMEOUT_S: Final = 20.0
+#: Pauses after connections that were cut off: a head does so while hundreds of hosts join at once.
+AGAIN_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 ROOM_BYTES: Final = 64 * 1024  # for certificates and configuration
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{32}")
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -252,19 +257,9 @@ def _ask(
     Args:
         authority: which must have issued the head's certificate; empty: trust nobody yet.
     """
-    host, _, port = address.rpartition(":")
-    context = joining_context(authority)
-    connection = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=TIMEOUT_S, context=context
-    )
+    content = msgspec.json.encode(body) if body else None
     try:
-        connection.connect()
-        if authority:
-            assert isinstance(connection.sock, ssl.SSLSocket), "http.client has wrapped it"
-            check_head(connection.sock.getpeercert(), "")
-        connection.request(method, target, msgspec.json.encode(body) if body else None)
-        answer = connection.getresponse()
-        content = answer.read(1 << 20)
+        status, content = _answer(address, authority, method, target, content)
     except CertificateError as error:
         raise HeadUnreachableError(f"{address}: {error}") from None
     except (OSError, http.client.HTTPException) as error:
@@ -274,22 +269,62 @@ def _ask(
             f"no answer of the head at {address}: {why}",
             hint=f"check the address, node_host in [head] and firewalls{retry}",
         ) from None
-    finally:
-        connection.close()
     try:
-        if answer.status == HTTPStatus.UNAUTHORIZED:  # by a port of [https] alone
+        if status == HTTPStatus.UNAUTHORIZED:  # by a port of [https] alone
             raise HeadUnreachableError(
                 f"{address} is the head's port for programs, not the one for hosts that join",
                 hint="copy the whole line that gsched token create prints on the head",
             )
-        if answer.status >= 300:
+        if status >= 300:
             raise error_from(msgspec.json.decode(content, type=ErrorReply).error)
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError:
         raise HeadUnreachableError(
-            f"what listens at {address} is no head of this version (status {answer.status})",
+            f"what listens at {address} is no head of this version (status {status})",
             hint="install the same gsched on both hosts",
         ) from None
+
+
+def again_pauses_s() -> Iterator[float]:
+    """Yield how long to wait before each try; many hosts do not come back in the same moment."""
+    yield 0.0
+    for most_s in AGAIN_S:
+        yield most_s * random.uniform(0.5, 1.0)
+
+
+def _answer(
+    address: str, authority: str, method: str, target: str, body: bytes | None
+) -> tuple[int, bytes]:
+    """Return status and content of the head's answer; try again if the connection is cut off.
+
+    The head gives a host its certificate on a connection that it does not cut off.
+
+    Raises:
+        CertificateError: what listens there is no head.
+        OSError, HTTPException: there is no answer.
+    """
+    host, _, port = address.rpartition(":")
+    context = joining_context(authority)
+    cut_off: OSError | None = None
+    for pause_s in again_pauses_s():
+        pause(pause_s)
+        connection = http.client.HTTPSConnection(
+            host.strip("[]"), int(port), timeout=TIMEOUT_S, context=context
+        )
+        try:
+            connection.connect()
+            if authority:
+                assert isinstance(connection.sock, ssl.SSLSocket), "http.client has wrapped it"
+                check_head(connection.sock.getpeercert(), "")
+            connection.request(method, target, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read(1 << 20)
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError) as error:
+            cut_off = error
+        finally:
+            connection.close()
+    assert cut_off is not None, "there was a try"
+    raise cut_off
 
 
 def _write_config(path: Path, address: str, joined: Joined) -> None:
