@@ -237,12 +237,12 @@ class Joining:
         wanted = await read_body(request, self._bodies, JoinHost)
         source = request.remote or "unknown"
         try:
-            token = self.members.check(wanted.token, wanted.name)
+            token = self.members.check(wanted.token, wanted.name, request=wanted.request)
             _prove(request)
             assert token.role != "head", "check has refused it"
             self._check_name(token, wanted)
             certificate = self._issue(token.role, wanted.name, wanted.request)
-            await self.members.use(token, wanted.name)
+            await self.members.use(token, wanted.name, wanted.request)
             if token.replace and self._is_in_use(token.role, wanted.name):
                 await self._end(token.role, wanted.name)
                 certificate = self._issue(token.role, wanted.name, wanted.request)

@@ -26,10 +26,15 @@ _NEW: Final = "gsched token create on the head prints a new line"
 
 
 class _Token(Struct, frozen=True, kw_only=True):
-    """A token as the database has it: of its secret there is a hash only."""
+    """A token as the database has it: of its secret there is a hash only.
+
+    Attributes:
+        request: hash of the request by which a host has joined; empty: none has.
+    """
 
     row: TokenRow
     digest: str
+    request: str = ""
 
 
 class Members:
@@ -127,8 +132,11 @@ class Members:
         await self.save(TOKEN, token_id, None)
         self._tokens.pop(token_id, None)
 
-    def check(self, text: str, name: str, *, as_head: bool = False) -> TokenRow:
+    def check(self, text: str, name: str, *, as_head: bool = False, request: str = "") -> TokenRow:
         """Return the token that a host shows, if the host may join with it under a name.
+
+        A host that sends the same request again, as the answer was lost, may: the certificate is
+        for a key that only this host has.
 
         Raises:
             NotPermittedError: it may not; the message says why.
@@ -147,7 +155,7 @@ class Members:
                 f"the token is for a {row.role}",
                 hint="run the whole line that gsched token create has printed",
             )
-        if row.used_s:
+        if row.used_s and not self._is_same(token, name, request):
             raise NotPermittedError(
                 f"the token was used {format_duration(now_s - row.used_s)} ago by "
                 f"{row.role} {row.used_by}; each lets one host join",
@@ -166,17 +174,27 @@ class Members:
             raise UsageError(f"invalid name {name!r}", hint=NODE_NAME_RULE)
         return row
 
-    async def use(self, row: TokenRow, name: str) -> None:
+    async def use(self, row: TokenRow, name: str, request: str = "") -> None:
         """Note durably that a host has joined; it may get its certificate when this returns.
+
+        Args:
+            request: of the host, for its certificate.
 
         Raises:
             NotPermittedError: another host was faster.
         """
         token = self._tokens.get(row.id)
+        if token is not None and self._is_same(token, name, request):
+            await self._in_writer(lambda: None)  # what is noted may not be durable yet
+            token = self._tokens.get(row.id)
+            if token is not None and self._is_same(token, name, request):
+                return
         if token is None or token.row.used_s:
             raise NotPermittedError("the token was used or deleted in this moment", hint=_NEW)
         used = msgspec.structs.replace(row, used_s=self._clock.wall_s(), used_by=name)
-        self._tokens[row.id] = msgspec.structs.replace(token, row=used)  # nobody else from now on
+        self._tokens[row.id] = msgspec.structs.replace(  # nobody else from now on
+            token, row=used, request=_digest(request) if request else ""
+        )
         try:
             failpoint("join.before_commit")
             await self._put(self._tokens[row.id])
@@ -186,6 +204,17 @@ class Members:
         except BaseException:
             self._tokens[row.id] = token
             raise
+
+    def _is_same(self, token: _Token, name: str, request: str) -> bool:
+        """Return whether the host that has joined with a token sends its request again."""
+        row = token.row
+        is_revoked = self.revoked.get(f"{row.role}/{name}", 0.0) >= row.used_s
+        return (
+            bool(request and row.used_s)
+            and not is_revoked
+            and row.used_by == name
+            and token.request == _digest(request)
+        )
 
     async def _put(self, token: _Token) -> None:
         await self.save(TOKEN, token.row.id, msgspec.json.encode(token).decode())

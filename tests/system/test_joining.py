@@ -1,15 +1,19 @@
 """Hosts join a cluster with real daemons: tokens, certificates, revocation, a new authority."""
 
 import asyncio
+import http.client
 import json
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gsched.config.load import load_config
 from gsched.pki import issuing
+from gsched.pki.contexts import joining_context
 from gsched.pki.files import AUTHORITY, DIRECTORY, NEXT, OWN, TRUSTED, CertificateFiles
+from gsched.protocol.joining import JoinHost
 from gsched.protocol.node import Refused
 from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
@@ -216,6 +220,44 @@ def test_a_host_whose_connection_is_cut_off_for_others_tries_again(cluster: Clus
 
     assert ran.status == 0, ran.stderr
     assert wire.connections == 4
+
+
+def test_a_host_that_has_not_got_the_answer_gets_its_certificate_once_more(
+    cluster: Cluster,
+) -> None:
+    """Its token is used, and counts for the same request, as long as the host is not revoked."""
+    cluster.start_head()
+    line = created(cluster, "--role", "node")
+
+    def cut(side: Side, before: int, part: bytes) -> bytes:
+        if wire.connections == 2 and side == "head" and before:  # after the handshake
+            raise ConnectionResetError
+        return part
+
+    with Wire(cluster.node_port, cut) as wire:
+        ran = join(cluster, [f"127.0.0.1:{wire.port}", *line[1:]], "n1")
+
+    assert ran.status == 0, ran.stderr
+    assert wire.connections == 3
+    assert cluster.log("head.log").count("node n1 has joined") == 2
+    cluster.start_node("n1")
+    again = join(cluster, line, "n1", state="second")
+    assert "each lets one host join" in again.stderr
+
+    key = issuing.make_key()
+    request = JoinHost(token="", name="n2", request=issuing.make_request(key, "n2"))
+    address, token, _ = created(cluster, "--role", "node")
+    request = msgspec.structs.replace(request, token=token)
+    answers = []
+    for revoked in (False, False, True):
+        if revoked:
+            assert run_command("gnodes", "revoke", "n2", head=cluster.socket).status == 0
+        port = int(address.rpartition(":")[2])
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=joining_context(""))
+        connection.request("POST", "/v1/join", msgspec.json.encode(request))
+        answers.append(connection.getresponse().status)
+        connection.close()
+    assert answers == [200, 200, 403]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

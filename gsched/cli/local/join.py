@@ -297,8 +297,6 @@ def _answer(
 ) -> tuple[int, bytes]:
     """Return status and content of the head's answer; try again if the connection is cut off.
 
-    The head gives a host its certificate on a connection that it does not cut off.
-
     Raises:
         CertificateError: what listens there is no head.
         OSError, HTTPException: there is no answer.
@@ -319,8 +317,13 @@ def _answer(
             connection.request(method, target, body)
             answer = connection.getresponse()
             return answer.status, answer.read(1 << 20)
-        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError) as error:
-            cut_off = error
+        except (
+            ConnectionResetError,
+            BrokenPipeError,
+            ssl.SSLEOFError,
+            ssl.SSLZeroReturnError,
+        ) as error:
+            cut_off = error  # perhaps after the head has taken the request: it answers that again
         finally:
             connection.close()
     assert cut_off is not None, "there was a try"
