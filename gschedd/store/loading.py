@@ -66,7 +66,7 @@ def _load(db: sqlite3.Connection, state: State) -> list[Damaged]:
     state.usage.rows.update(((each.project, each.user), each) for each in usage)
     load_budgets(state, state.limits)
     attempts: dict[int, Attempt] = {}
-    for row in db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
+    for row in db.execute(rows.SELECT_LIVE_ATTEMPTS):
         try:
             attempts[row[0]] = rows.read_attempt(row)
         except DamagedRowError as error:

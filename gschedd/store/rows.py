@@ -45,6 +45,7 @@ SELECT_JOBS: Final = (
     + ", jobs.seal, specs.seal, specs.spec FROM jobs LEFT JOIN specs ON specs.job = jobs.id "
 )
 SELECT_ATTEMPTS: Final = "SELECT job, attempt, state, data, seal FROM attempts "
+SELECT_LIVE_ATTEMPTS: Final = SELECT_ATTEMPTS + "WHERE state <> 'ended'"
 SELECT_EVENTS: Final = "SELECT seq, at_s, kind, job, node, data, seal FROM events "
 SELECT_NODES: Final = "SELECT name, data, seal FROM nodes "
 SELECT_RESERVATIONS: Final = "SELECT name, data, seal FROM reservations "

@@ -71,6 +71,7 @@ CREATE TABLE attempts (
     seal INTEGER
 );
 CREATE UNIQUE INDEX one_row_per_attempt ON attempts (job, attempt);
+CREATE INDEX live_attempts ON attempts (job) WHERE state <> 'ended';
 
 -- I6 in the database itself: jobs have no more than 100 % of the time of a GPU, nor more than its
 -- memory where a node has reported that, or the commit fails
@@ -231,7 +232,7 @@ _AFTER_NEW: Final = (
     "DROP TABLE attempts_before",
 )
 #: What this version has and the one before has not, or not so: tables and indexes.
-_NEW: Final = ("TABLE attempts", "UNIQUE INDEX one_row_per_attempt")
+_NEW: Final = ("TABLE attempts", "UNIQUE INDEX one_row_per_attempt", "INDEX live_attempts")
 
 
 def check_version(path: str, version: int) -> None:

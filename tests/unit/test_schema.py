@@ -12,6 +12,7 @@ from gsched.failpoint import FailpointError, arm
 from gschedd.models.robust import RobustModel
 from gschedd.store import schema, sqlite
 from gschedd.store.purge import Keep
+from gschedd.store.rows import SELECT_LIVE_ATTEMPTS
 from gschedd.store.schema import SCHEMA_VERSION, VERSION_BEFORE
 from gschedd.store.scrub import Place, check_slice
 from tests.support.books import Books
@@ -153,6 +154,15 @@ def test_a_database_that_was_taken_over_is_as_a_new_one(tmp_path: Path) -> None:
     old, new = (tables(Books(tmp_path / name).store.path) for name in ("old", "new"))
 
     assert old == new
+
+
+def test_a_start_looks_at_no_attempt_that_has_ended(tmp_path: Path) -> None:
+    """Millions of them may be kept."""
+    books = Books(tmp_path)
+    with closing(sqlite3.connect(books.store.path)) as db:
+        plan = db.execute("EXPLAIN QUERY PLAN " + SELECT_LIVE_ATTEMPTS).fetchall()
+
+    assert [step[3] for step in plan] == ["SCAN attempts USING INDEX live_attempts"]
 
 
 def test_a_database_is_taken_over_after_a_backup_and_as_a_whole(tmp_path: Path) -> None:
