@@ -1,6 +1,9 @@
 """Markers from the folder, Hypothesis profiles, no network where pure, no process left behind."""
 
+import contextlib
+import functools
 import gc
+import importlib
 import json
 import os
 import signal
@@ -65,6 +68,36 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(timings.Timings(config.cache))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the test files, each worker from another one on.
+
+    Who imports a file first writes its bytecode. In a new checkout that takes ten seconds of CPU
+    time: in one order, all workers would compile all files.
+    """
+    worker: dict[str, object] | None = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    names = _modules_below(session.config.args)
+    first = int(str(worker["workerid"]).removeprefix("gw")) * len(names)
+    first //= int(str(worker["workercount"]))
+    for name in names[first:] + names[:first]:
+        # What fails here fails again where pytest imports it, and that says why.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
+
+
+def _modules_below(arguments: list[str]) -> list[str]:
+    """Return the modules of the test files in what pytest was given."""
+    given = [Path(argument.partition("::")[0]).resolve() for argument in arguments]
+    found = {file for path in given for file in path.rglob("test_*.py")} | {
+        path for path in given if path.is_file()
+    }
+    below = sorted(path.relative_to(HERE.parent) for path in found if path.is_relative_to(HERE))
+    return [".".join(path.with_suffix("").parts) for path in below]
+
+
+@functools.cache
 def folder_of(path: Path) -> str:
     """Return the first folder below tests/ on the way to ``path``, which is a test's kind."""
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
@@ -107,15 +140,19 @@ def _shares_with_its_file(item: pytest.Item) -> bool:
 
 def _put_longest_first(items: list[pytest.Item]) -> None:
     """Sort what runs in one worker, or workers that have nothing left wait for the last one."""
-    path = HERE / "seconds.json"
-    by_file: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    recorded = HERE / "seconds.json"
+    by_file: dict[str, float] = json.loads(recorded.read_text()) if recorded.exists() else {}
     tests_of_file = Counter(item.path for item in items)
+    seconds_of_test: dict[Path, float] = {}
+    for path, tests in tests_of_file.items():
+        usual_s = USUAL_S.get(folder_of(path), 0.0) * tests
+        seconds_of_test[path] = by_file.get(path.relative_to(HERE).as_posix(), usual_s) / tests
+    units = [_unit(item) for item in items]
     seconds: dict[str, float] = defaultdict(float)  # of a group, or of a test that has none
-    for item in items:
-        usual_s = USUAL_S.get(folder_of(item.path), 0.0) * tests_of_file[item.path]
-        of_file_s = by_file.get(item.path.relative_to(HERE).as_posix(), usual_s)
-        seconds[_unit(item)] += of_file_s / tests_of_file[item.path]
-    items.sort(key=lambda item: -seconds[_unit(item)])
+    for item, unit in zip(items, units, strict=True):
+        seconds[unit] += seconds_of_test[item.path]
+    by_length = sorted(zip(units, items, strict=True), key=lambda each: -seconds[each[0]])
+    items[:] = [item for _, item in by_length]
 
 
 def _unit(item: pytest.Item) -> str:

@@ -158,3 +158,22 @@ def test_more_examples_have_more_time(project: Path, profile: str, seconds: int)
 
     assert ran.returncode == 0, ran.stdout
     assert f"seconds {seconds}\n" in ran.stdout
+
+
+def test_a_file_that_cannot_be_imported_is_reported_by_workers_too(project: Path) -> None:
+    """They import all files before pytest does, and say nothing of what fails."""
+    done = run_tests(project, "unit", "import nowhere_at_all\n", "-n", "2")
+
+    assert done.returncode != 0, done.stdout
+    assert "No module named 'nowhere_at_all'" in done.stdout
+
+
+def test_collection_imports_no_torch() -> None:
+    """Pytest looks for attributes of all that a file has; workers would import it six times."""
+    late_torch = pytest.importorskip("tests.support.late_torch")
+    of_no_module = type(late_torch.torch)("nowhere_at_all")
+
+    assert not hasattr(of_no_module, "__bases__")
+    assert not hasattr(of_no_module, "__test__")
+    with pytest.raises(ModuleNotFoundError):
+        of_no_module.zeros  # noqa: B018  # its use is the import
