@@ -142,6 +142,7 @@ def table(used: Snapshot, jobs: int, elapsed_s: float) -> list[str]:
             f"disk, whole machine, a job: {each['writes']:.2f} writes of {each['disk_bytes']:.0f}"
             f" bytes in all, {each['flushes']:.2f} flushes, {each['discards']:.2f} discards"
         )
+    lines.append(f"the head's database grew by {others['database_bytes'] / jobs:.0f} bytes a job")
     cores = os.cpu_count() or 1
     idle = others["idle_ms"] / 1000 / elapsed_s
     lines.append(

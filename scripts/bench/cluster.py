@@ -2,13 +2,14 @@
 
 import fcntl
 import os
+import sqlite3
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,14 @@ class Cluster:
             "launcher": [launcher.pid],
             "supervisors": [each.pid for each in launcher.children()],
         }
-        return snapshot(processes, self.layout.directory)
+        found = snapshot(processes, self.layout.directory)
+        path = f"file:{self.layout.directory}/gsched.db?mode=ro"
+        with closing(sqlite3.connect(path, uri=True)) as db:
+            pages, size = (
+                db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+            )
+        found.others["database_bytes"] = pages * size
+        return found
 
     def cpu_times(self) -> CpuTimes:
         """Return what the parts have used up to now, to 10 ms."""
