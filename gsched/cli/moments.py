@@ -45,21 +45,25 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
     return moment
 
 
-def parse_coming(text: str, *, now_s: float, option: str) -> float:
-    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``now_s`` on.
+def parse_coming(text: str, *, now_s: float, option: str, begin_s: float | None = None) -> float:
+    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``begin_s`` on.
 
     Beside what `parse_moment` understands, ``tomorrow`` is a date.
+
+    Args:
+        begin_s: of what ends then; None: ``now_s``, from which days such as ``tomorrow`` count.
 
     Raises:
         UsageError: it is no time; ``option`` names who said it.
     """
-    tomorrow = _date_of(_midnight_s(now_s) + 3 * _NOON_S)
+    begin = now_s if begin_s is None else begin_s
     day, blank, clock = text.strip().partition(" ")
+    is_clock = ":" in text[:3]
     try:
         if text.startswith("+"):
-            return now_s + parse_duration_s(text[1:])
-        dated = f"{tomorrow}{blank}{clock}" if day == "tomorrow" else text
-        moment_s = parse_moment(dated, now_s=now_s, option=option)
+            return begin + parse_duration_s(text[1:])
+        dated = f"{_day_after(now_s)}{blank}{clock}" if day == "tomorrow" else text
+        moment_s = parse_moment(dated, now_s=begin if is_clock else now_s, option=option)
     except (BadResourceError, UsageError):
         raise UsageError(
             f"{option}: invalid time {text!r}",
@@ -67,9 +71,13 @@ def parse_coming(text: str, *, now_s: float, option: str) -> float:
         ) from None
     if text[-1:] in set("dhms"):
         raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
-    if moment_s > now_s or ":" not in text[:3]:
+    if moment_s > begin or not is_clock:
         return moment_s
-    return parse_moment(f"{tomorrow} {text}", now_s=now_s, option=option)
+    return parse_moment(f"{_day_after(begin)} {text}", now_s=now_s, option=option)
+
+
+def _day_after(moment_s: float) -> str:
+    return _date_of(_midnight_s(moment_s) + 3 * _NOON_S)
 
 
 def _date_of(moment_s: float) -> str:

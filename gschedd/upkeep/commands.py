@@ -275,7 +275,7 @@ def _print_rehearsal(done: Rehearsal, path: str, *, is_done: bool) -> None:
         )
     if done.contents.damaged:
         print_note(
-            f"{counted(len(done.contents.damaged), 'damaged row')} stay as they are; see gsched "
+            f"{counted(len(done.contents.damaged), 'damaged row')} left unchanged; see gsched "
             "doctor",
             command="gsched",
         )

@@ -173,6 +173,23 @@ def test_times_to_come_are_read_as_people_write_them(text: str, moment_s: float)
     assert parse_coming(text, now_s=NOW_S, option="--from") == moment_s
 
 
+@pytest.mark.parametrize(
+    ("text", "moment_s"),
+    [
+        ("tomorrow 18:00", local(2026, 11, 22, 18)),
+        ("18:00", local(2026, 11, 24, 18)),
+        ("07:00", local(2026, 11, 25, 7)),
+        ("+90m", local(2026, 11, 24, 9, 30)),
+        ("now", NOW_S),
+    ],
+)
+def test_an_end_counts_from_its_beginning_and_days_from_now(text: str, moment_s: float) -> None:
+    """Tomorrow is the day after this one, also where a maintenance begins later."""
+    begin_s = local(2026, 11, 24, 8)
+
+    assert parse_coming(text, now_s=NOW_S, option="--to", begin_s=begin_s) == moment_s
+
+
 @pytest.mark.parametrize("text", ["tomorrow noon", "tomorrow 25:00", "tomorrows", "+tomorrow"])
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--from: invalid time") as caught:

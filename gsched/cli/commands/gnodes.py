@@ -299,7 +299,7 @@ def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) ->
         nodes=names,
         reason=reason,
         from_s=from_s,
-        to_s=parse_coming(end, now_s=from_s, option="--to"),
+        to_s=parse_coming(end, now_s=now_s, option="--to", begin_s=from_s),
     )
 
 

@@ -208,7 +208,7 @@ def _times(flags: Mapping[str, object], now_s: float) -> dict[str, object]:
         from_s = parse_coming(start, now_s=now_s, option="--start")
         found["from_s"] = 0.0 if start == "now" else from_s
     if end:
-        found["to_s"] = parse_coming(end, now_s=from_s, option="--end")
+        found["to_s"] = parse_coming(end, now_s=now_s, option="--end", begin_s=from_s)
     if duration:
         found["duration_s"] = read_duration_s("--duration", duration)
     return found

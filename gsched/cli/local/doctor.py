@@ -27,6 +27,7 @@ from gsched.config.environment import (
 from gsched.config.tables import Config
 from gsched.errors import CannotWriteError
 from gsched.model.units import format_size
+from gsched.model.wording import counted
 from gsched.pki.files import files_of
 
 _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -172,4 +173,5 @@ def _print(findings: list[Finding], *, colored: bool) -> None:
         if finding.todo:
             print(f"{'':4}  {'':{width}}  -> {printable(finding.todo)}")
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    print(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failed")
+    warnings = counted(counts[Level.WARN], "warning")
+    print(f"\n{counts[Level.OK]} ok, {warnings}, {counts[Level.FAIL]} failed")
