@@ -9,10 +9,11 @@ from typing import Final, TypeVar
 from gsched.model.states import PowerState
 from gschedd.core.apply.jobs import add_job
 from gschedd.core.state import facts as f
+from gschedd.core.state.keys import MAX_ENDED_KEYS
 from gschedd.core.state.ledger import refresh_space
 from gschedd.core.state.limit_use import load_budgets
 from gschedd.core.state.records import Attempt
-from gschedd.core.state.state import State, client_key
+from gschedd.core.state.state import State
 from gschedd.core.training import move_costs as movecosts
 from gschedd.core.training import startups
 from gschedd.core.training import step_times as steptimes
@@ -24,8 +25,6 @@ Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MigrationMe
 
 #: Of each kind of these facts so many of the newest are learned anew by a head that starts.
 LEARNED_AGAIN: Final = 2_000
-#: Client keys of ended jobs that a restarted head still knows without asking the database.
-KEYS_LOADED: Final = 100_000
 
 
 def load(db: sqlite3.Connection, state: State) -> list[Damaged]:
@@ -90,8 +89,8 @@ def _load_keys(db: sqlite3.Connection, state: State) -> None:
     )
     one = "SELECT uid, client_key, id FROM jobs WHERE client_key IS NOT NULL AND id = ?"
     found = [db.execute(one, (job,)) for job in state.damaged]
-    for uid, key, job_id in chain(db.execute(ended, (KEYS_LOADED,)), *found):
-        state.keys[client_key(uid, key)] = job_id
+    for uid, key, job_id in chain(db.execute(ended, (MAX_ENDED_KEYS,)), *found):
+        state.keys.note_ended(uid, key, job_id)
 
 
 def _load_jobs(
@@ -111,7 +110,7 @@ def _load_jobs(
         job.attempt = attempts.get(job.id)
         add_job(state, job)
         if job.spec.client_key:
-            state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
+            state.keys.note(job.spec.owner.uid, job.spec.client_key, job.id)
 
 
 def _job_rows(db: sqlite3.Connection) -> Iterator[rows.Row]:

@@ -102,22 +102,11 @@ def job_row(job: Job) -> Row:
         None if outcome is None else _encode(outcome),
         None if outcome is None or spec.array is not None else int(not outcome.succeeded),
         spec.client_key or None,
-        _sparse_data(job),
+        None if job.sparse is None else _encode(job.sparse),
     )
 
 
-_sparse_fields = attrgetter(*SparseFields.__struct_fields__)
-_NO_SPARSE_FIELDS: Final = _sparse_fields(SparseFields())
 _decode_sparse = msgspec.json.Decoder(SparseFields).decode
-
-
-def _sparse_data(job: Job) -> bytes | None:
-    values = _sparse_fields(job)
-    if values == _NO_SPARSE_FIELDS:
-        return None
-    return _encode(SparseFields(**dict(zip(SparseFields.__struct_fields__, values, strict=True))))
-
-
 _JOB_STATES: Final = {state.value: state for state in JobState}
 
 
@@ -127,8 +116,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
     (number, _, _, _, _, state, submitted_s, eligible_s, started_s, ended_s, holds, hold_reason,
      not_before_s, attempts, faults, requeues, requeue_reason, cpu_s, wall_s, gpu_s, _,
      outcome_data, _, _, sparse_data, *_) = cast("tuple[Any, ...]", row)  # fmt: skip
-    sparse = {} if sparse_data is None else structs.asdict(_decode_sparse(sparse_data))
-    return Job(
+    return Job(  # SQLite makes an object of each zero; 0.0 is one for all jobs
         id=number,
         spec=spec,
         state=_JOB_STATES[state],
@@ -138,16 +126,16 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         ended_s=ended_s,
         holds=tuple(map(HoldKind, holds.split(","))) if holds else (),
         hold_reason=hold_reason,
-        not_before_s=not_before_s,
+        not_before_s=not_before_s or 0.0,
         attempts=attempts,
         faults=faults,
         requeues=requeues,
         requeue_reason=requeue_reason,
-        cpu_s=cpu_s,
-        wall_s=wall_s,
-        gpu_s=gpu_s,
+        cpu_s=cpu_s or 0.0,
+        wall_s=wall_s or 0.0,
+        gpu_s=gpu_s or 0.0,
         outcome=None if outcome_data is None else _decode_outcome(outcome_data),
-        **sparse,
+        sparse=None if sparse_data is None else _decode_sparse(sparse_data),
     )
 
 
@@ -180,7 +168,7 @@ MAX_SHARED: Final = 100_000
 #: Fields whose values many specs have in common.
 _SHARED_FIELDS: Final = (
     *("owner", "request", "workdir", "name", "queue", "environment_digest", "script_digest"),
-    *("shell", "python", "walltime_s"),
+    *("shell", "python", "walltime_s", "start_after_s", "deadline_s", "lease_s"),
 )
 _shared_fields = attrgetter(*_SHARED_FIELDS)
 

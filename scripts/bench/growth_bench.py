@@ -2,7 +2,7 @@
 
 For each size a database is made: nodes, each full with two jobs that run, and jobs of 100 users in
 40 requests that wait. The first jobs come through the head's core and its store, further ones are
-copies of their rows with other numbers. Then, each in a process of its own:
+copies of their rows with other numbers and client keys. Then, each in a process of its own:
 
 core    the state is loaded, and the nodes register with what they run. Medians of 20, CPU time:
         "cycle": a scheduling cycle after one job has ended, in which another one starts.
@@ -35,13 +35,15 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import psutil  # noqa: E402 - the path comes first
+import msgspec  # noqa: E402 - the path comes first
+import psutil  # noqa: E402 - as above
+from msgspec import structs  # noqa: E402 - as above
 from sim_bench import exponent  # noqa: E402 - as above
 from watched_head import LongestTurn  # noqa: E402 - as above
 
 from gsched.client import HeadClient, new_job  # noqa: E402 - as above
 from gsched.config.tables import Config, HeadConfig, QueueConfig  # noqa: E402 - as above
-from gsched.model.job import ExitRecord  # noqa: E402 - as above
+from gsched.model.job import ExitRecord, JobSpec  # noqa: E402 - as above
 from gsched.model.resources import Inventory, Load, Usage  # noqa: E402 - as above
 from gsched.model.states import OutcomeKind, PartState  # noqa: E402 - as above
 from gsched.protocol import node as n  # noqa: E402 - as above
@@ -55,7 +57,7 @@ from gschedd.core.state.state import State  # noqa: E402 - as above
 from gschedd.core.state.step import Step  # noqa: E402 - as above
 from gschedd.daemon.setup import GC_THRESHOLDS  # noqa: E402 - as above
 from gschedd.policies.registry import chosen_policy  # noqa: E402 - as above
-from gschedd.store.rows import JOB_COLUMNS  # noqa: E402 - as above
+from gschedd.store.rows import JOB_COLUMNS, spec_blob  # noqa: E402 - as above
 from gschedd.store.seals import seal  # noqa: E402 - as above
 from gschedd.store.sqlite import DATABASE, Store  # noqa: E402 - as above
 from tests.support.books import batch_of  # noqa: E402 - as above
@@ -176,18 +178,23 @@ def copy_rows(directory: Path, first: int, count: int, more: int) -> None:
     names = ", ".join(JOB_COLUMNS)
     found = f"SELECT {names} FROM jobs WHERE id >= ? ORDER BY id"
     jobs = [list(row) for row in db.execute(found, (first,))]
-    specs = [data for (data,) in db.execute("SELECT spec FROM specs WHERE job >= ?", (first,))]
+    found_specs = db.execute("SELECT spec FROM specs WHERE job >= ? ORDER BY job", (first,))
+    specs = [msgspec.json.decode(data, type=JobSpec) for (data,) in found_specs]
     key = JOB_COLUMNS.index("client_key")
+
+    def key_of(number: int) -> str:
+        return f"{number:032x}"  # as long as those of gsub
 
     def rows() -> Iterator[tuple[object, ...]]:
         for number in range(more):
             row = jobs[number % count]
-            row[0], row[key] = first + count + number, f"copy-{number}"
+            row[0], row[key] = first + count + number, key_of(number)
             yield (*row, seal(row))
 
     def spec_rows() -> Iterator[tuple[object, ...]]:
         for number in range(more):
-            row = (first + count + number, specs[number % count])
+            spec = structs.replace(specs[number % count], client_key=key_of(number))
+            row = (first + count + number, spec_blob(spec))
             yield (*row, seal(row))
 
     db.execute("PRAGMA synchronous = OFF")

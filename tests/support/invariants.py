@@ -50,7 +50,7 @@ def content(state: State) -> dict[str, object]:
         "arrays": {
             number: (sorted(index.made), index.waiting) for number, index in state.arrays.items()
         },
-        "keys": state.keys,
+        "keys": state.keys.every(),
         "next_job": state.next_job,
         "usage": state.usage.rows,
         "accruing": state.usage.running,

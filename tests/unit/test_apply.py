@@ -7,11 +7,11 @@ from gsched.errors import InvalidTransitionError
 from gsched.model.resources import Load
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
-from gschedd.core.apply import jobs as apply_module
 from gschedd.core.apply.jobs import apply
 from gschedd.core.attempts.assign import free_port
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
+from gschedd.core.state import keys
 from gschedd.core.state.state import State
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.queue import fifo
@@ -40,14 +40,14 @@ def test_a_fact_that_cannot_follow_is_our_own_fault() -> None:
 
 def test_keys_of_ended_jobs_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded (I14); keys of jobs that are not done stay."""
-    monkeypatch.setattr(apply_module, "MAX_ENDED_KEYS", 2)
+    monkeypatch.setattr(keys, "MAX_ENDED_KEYS", 2)
     world = World()
     jobs = [world.submit(key=f"k{number}") for number in range(6)]
 
     for job in jobs[1:]:
         world.delete(job)
 
-    assert sorted(world.head.state.keys.values()) == [jobs[0], jobs[4], jobs[5]]
+    assert sorted(world.head.state.keys.every().values()) == [jobs[0], jobs[4], jobs[5]]
 
 
 def test_a_job_of_high_priority_enters_in_the_middle_of_its_group() -> None:

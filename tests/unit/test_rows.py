@@ -14,7 +14,13 @@ from gsched.model.states import HoldKind, JobState, OutcomeKind, PowerState, Sha
 from gsched.model.training import Batching
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
-from gschedd.core.state.records import Job, MigrationProgress, MigrationTarget, Saved
+from gschedd.core.state.records import (
+    Job,
+    MigrationProgress,
+    MigrationTarget,
+    Saved,
+    SparseFields,
+)
 from gschedd.core.views.reasons import describe
 from gschedd.models.steptimes import Steps
 from gschedd.plan.moments import moment
@@ -349,16 +355,18 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         wall_s=10.0,
         gpu_s=11.0,
         outcome=OUTCOME,
-        move=MigrationTarget(allocation=(SHARE,), why="room", by="gsched", requested_s=3.0),
-        moves=2,
-        moves_lost=1,
-        moves_requested=3,
-        migration=MigrationProgress(requested_s=1.0, saved_s=2.0),
-        saved=Saved(at_s=2.0, step=30, path="/c", size_bytes=7, wall_s=0.5),
-        work_done=12.5,
-        guaranteed=True,
-        meets=False,
-        expected_end_s=99.0,
+        sparse=SparseFields(
+            move=MigrationTarget(allocation=(SHARE,), why="room", by="gsched", requested_s=3.0),
+            moves=2,
+            moves_lost=1,
+            moves_requested=3,
+            migration=MigrationProgress(requested_s=1.0, saved_s=2.0),
+            saved=Saved(at_s=2.0, step=30, path="/c", size_bytes=7, wall_s=0.5),
+            work_done=12.5,
+            guaranteed=True,
+            meets=False,
+            expected_end_s=99.0,
+        ),
     )
     row = rows.job_row(job)
 
@@ -366,22 +374,10 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
     assert rows.job_from_row(row, job.spec) == job
     named = dict(zip(rows.JOB_COLUMNS, row, strict=True))
     assert (named["failed"], named["outcome"], named["client_key"]) == (1, "exited", "k")
-    plain = structs.replace(
-        job,
-        outcome=None,
-        holds=(),
-        spec=spec_of(),
-        move=None,
-        moves=0,
-        moves_lost=0,
-        moves_requested=0,
-        migration=None,
-        saved=None,
-        work_done=0.0,
-        guaranteed=None,
-        meets=None,
-        expected_end_s=None,
-    )
+    plain = structs.replace(job, outcome=None, holds=(), spec=spec_of())
+    for field in structs.fields(SparseFields):
+        setattr(plain, field.name, field.default)
+    assert plain.sparse is None
     assert rows.job_row(plain)[-1] is None
     named = dict(zip(rows.JOB_COLUMNS, rows.job_row(plain), strict=True))
     assert (named["failed"], named["outcome"], named["client_key"]) == (None, None, None)

@@ -19,6 +19,7 @@ from gsched.protocol.actions import Alteration
 from gschedd.core.apply.nodes import SAFE_ID_JUMP
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
+from gschedd.core.state.keys import ClientKeys
 from gschedd.core.state.records import Job
 from gschedd.store.mark import Mark, MarkFile, identity_of
 from gschedd.store.purge import KEPT_OF_JOB
@@ -136,7 +137,7 @@ def test_client_keys_of_ended_jobs_are_still_known(books: Books) -> None:
 def test_two_jobs_of_one_key_fail_the_commit(books: Books) -> None:
     """The database itself refuses what the code must never do."""
     books.submit(key="abc")
-    books.head.state.keys.clear()
+    books.head.state.keys = ClientKeys()
 
     with pytest.raises(StorageError, match="UNIQUE"):
         books.submit(key="abc")

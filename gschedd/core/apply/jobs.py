@@ -43,7 +43,7 @@ from gschedd.core.state.indexing import (
 from gschedd.core.state.ledger import disown, keep_claim, own, refresh_space, reserve
 from gschedd.core.state.limit_use import count_submitted, recount
 from gschedd.core.state.records import Attempt, Elements, IdleWarning, Job, Part
-from gschedd.core.state.state import State, client_key
+from gschedd.core.state.state import State
 from gschedd.core.state.transitions import next_attempt_state, next_job_state, next_part_state
 from gschedd.core.state.walltime import spent_by
 from gschedd.core.training.backoff import forget_refusals
@@ -99,9 +99,6 @@ _PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITI
 F = TypeVar("F", bound=f.Fact)
 Applier = Callable[[State, f.AnyFact], None]
 
-#: Ended submissions whose client keys are remembered in memory; older ones are in the database.
-MAX_ENDED_KEYS: Final = 100_000
-
 
 def apply(state: State, fact: f.AnyFact) -> None:
     """Change ``state`` by what has happened.
@@ -121,14 +118,15 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
         submitted_s=fact.at_s,
         eligible_s=max(fact.at_s, spec.start_after_s),
         holds=spec.holds,
-        recovered=fact.recovered,
-        short_number=fact.short_number or _short_number(state, fact.job),
-        elements=None if spec.array is None else Elements(left=spec.array.spans),
     )
+    job.recovered = fact.recovered
+    job.short_number = fact.short_number or _short_number(state, fact.job)
+    if spec.array is not None:
+        job.elements = Elements(left=spec.array.spans)
     add_job(state, job)
     apply_arrays.note_recovered(state, job)
     if spec.client_key:
-        state.keys[client_key(spec.owner.uid, spec.client_key)] = job.id
+        state.keys.note(spec.owner.uid, spec.client_key, job.id)
     touch(state, job)
 
 
@@ -512,15 +510,8 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     reruns.discard(job.id)
     if not reruns:
         state.reruns.pop(job.spec.rerun_of, None)
-    while len(state.keys) > len(state.jobs) + MAX_ENDED_KEYS:
-        _forget_oldest_key(state)
-
-
-def _forget_oldest_key(state: State) -> None:
-    for key, job in state.keys.items():
-        if job not in state.jobs:
-            del state.keys[key]
-            return
+    if job.spec.client_key:
+        state.keys.note_ended(uid, job.spec.client_key, job.id)
 
 
 def _on(kind: type[F], applier: Callable[[State, F], None]) -> tuple[type[f.Fact], Applier]:

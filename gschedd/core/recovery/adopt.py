@@ -20,7 +20,7 @@ from gschedd.core.attempts.settle import attempt_ended
 from gschedd.core.state import facts as f
 from gschedd.core.state.lost import lost_part
 from gschedd.core.state.records import Job
-from gschedd.core.state.state import State, client_key
+from gschedd.core.state.state import State
 
 #: So many attempts are kept of what all nodes tell, at most.
 MAX_KNOWN: Final = 200_000
@@ -477,7 +477,7 @@ def _as_recovered(state: State, spec: JobSpec) -> JobSpec:
     environment are lost anyway.
     """
     key = spec.client_key
-    taken = bool(key) and client_key(spec.owner.uid, key) in state.keys
+    taken = bool(key) and state.keys.find(spec.owner.uid, key) is not None
     return structs.replace(
         spec,
         request=structs.replace(spec.request, places_max=0),

@@ -25,7 +25,7 @@ from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.within_limits import check_submitted
 from gschedd.core.state.settings import Caller, Settings
-from gschedd.core.state.state import State, client_key
+from gschedd.core.state.state import State
 from gschedd.plan.limits import Party
 
 
@@ -39,7 +39,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 
 def known_submission(state: State, uid: int, key: str) -> int | None:
     """Return the job of a user that an earlier try of the same submission made, or None."""
-    return state.keys.get(client_key(uid, key)) if key else None
+    return state.keys.find(uid, key) if key else None
 
 
 def prepare(

@@ -39,14 +39,15 @@ def element_spec(spec: JobSpec) -> JobSpec:
 
 def new_element(array: Job, index: int, spec: JobSpec, at_s: float) -> Job:
     """Return the job that an element of an array begins as; ``spec`` is that of all elements."""
-    return Job(
+    job = Job(
         id=element_number(array.id, index),
         spec=spec,
         state=JobState.WAITING if array.spec.start_after_s > at_s else JobState.QUEUED,
-        short_number=short_number_of(array, index),
         submitted_s=array.submitted_s,
         eligible_s=max(array.eligible_s, array.spec.start_after_s),
     )
+    job.short_number = short_number_of(array, index)
+    return job
 
 
 # --- short numbers ---

@@ -1,5 +1,7 @@
 """The records of the state: jobs, their attempts, and nodes. Facts make them."""
 
+from typing import Final, Generic, TypeVar, cast
+
 from msgspec import Struct, field
 
 from gsched.config.preemption import PreemptWay
@@ -21,6 +23,8 @@ from gsched.model.states import (
 from gsched.model.training import Batching
 from gsched.model.window import NodeWindow
 from gschedd.plan.load import Prediction
+
+T = TypeVar("T")
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -249,7 +253,7 @@ class Elements(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SparseFields(Struct, kw_only=True, omit_defaults=True):
-    """Fields of `Job` that most jobs leave at their defaults; the store keeps them in one column.
+    """What few jobs have; the store keeps it in one column. Attributes of `Job` by these names.
 
     Attributes:
         move: where it goes on, while it moves.
@@ -310,7 +314,35 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     short_number: int = 0
 
 
-class Job(SparseFields, kw_only=True, omit_defaults=True):
+_NONE_SET: Final = SparseFields()
+
+
+class Sparse(Generic[T]):
+    """An attribute of a job that is a field of its `SparseFields`, which few jobs have.
+
+    A million jobs would take 200 MB for the defaults of these fields.
+    """
+
+    __slots__ = ("_name",)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: "Job", owner: type) -> T:
+        return cast("T", getattr(job.sparse or _NONE_SET, self._name))
+
+    def __set__(self, job: "Job", value: T) -> None:
+        sparse = job.sparse
+        if sparse is None:
+            if value == getattr(_NONE_SET, self._name):
+                return
+            sparse = job.sparse = SparseFields()
+        setattr(sparse, self._name, value)
+        if sparse == _NONE_SET:
+            job.sparse = None
+
+
+class Job(Struct, kw_only=True, omit_defaults=True):
     """A job that is not done.
 
     Attributes:
@@ -318,6 +350,7 @@ class Job(SparseFields, kw_only=True, omit_defaults=True):
         not_before_s: until when a fault of the system delays it.
         faults: faults of the system in a row.
         cpu_s: CPU time of all ended attempts.
+        sparse: what few jobs have; None: all of it is as at the submission.
     """
 
     id: int
@@ -339,6 +372,34 @@ class Job(SparseFields, kw_only=True, omit_defaults=True):
     wall_s: float = 0.0
     gpu_s: float = 0.0
     outcome: Outcome | None = None
+    sparse: SparseFields | None = None
+
+    move = Sparse[MigrationTarget | None]()
+    moves = Sparse[int]()
+    moves_lost = Sparse[int]()
+    moves_requested = Sparse[int]()
+    prepared = Sparse[int]()
+    moves_cost_s = Sparse[float]()
+    spent_s = Sparse[float]()
+    migration = Sparse[MigrationProgress | None]()
+    saved = Sparse[Saved | None]()
+    work_done = Sparse[float]()
+    work_total = Sparse[float]()
+    guaranteed = Sparse[bool | None]()
+    meets = Sparse[bool | None]()
+    expected_end_s = Sparse[float | None]()
+    avoid = Sparse[tuple[str, ...]]()
+    unknown_since_s = Sparse[float]()
+    missing_since_s = Sparse[float]()
+    recovered = Sparse[bool]()
+    elements = Sparse[Elements | None]()
+    idle = Sparse[IdleWarning | None]()
+    idle_requeues = Sparse[int]()
+    preempted = Sparse[Preempted | None]()
+    preemptions = Sparse[int]()
+    preempted_gpu_s = Sparse[float]()
+    claim = Sparse[RoomClaim | None]()
+    short_number = Sparse[int]()
 
     @property
     def current_attempt(self) -> Attempt:
@@ -369,8 +430,10 @@ class Job(SparseFields, kw_only=True, omit_defaults=True):
 
         An element has the number of its array. A job that gave way may have a higher one.
         """
-        behind = self.preempted.behind if self.preempted is not None else 0
-        return max(submitted_number(self.id), behind)
+        number = submitted_number(self.id)
+        if self.sparse is None or self.preempted is None:
+            return number
+        return max(number, self.preempted.behind)
 
 
 class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):

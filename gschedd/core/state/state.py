@@ -13,6 +13,7 @@ from gsched.model.reservation import Reservation
 from gsched.model.resources import Allocation, Gpu, Request, Share
 from gsched.model.states import JobState, PowerState
 from gsched.model.window import NodeWindow
+from gschedd.core.state.keys import ClientKeys
 from gschedd.core.state.priority import Priorities
 from gschedd.core.state.records import ArrayIndex, Attempt, Job, Node, Reached
 from gschedd.core.state.transient import (
@@ -63,7 +64,7 @@ class State:
 
         jobs: jobs that are not done, by id.
         nodes: by name.
-        keys: client key ("uid:key") to job id, so that a retried submission finds its job.
+        keys: of clients, so that a retried submission finds its job.
         next_job: the id the next job gets.
         damaged: jobs whose records could not be read when the head started, with the attempt that
             may run on each node. What nodes run of them is left alone.
@@ -132,7 +133,7 @@ class State:
     def _init_durable(self) -> None:
         self.jobs: dict[int, Job] = {}
         self.nodes: dict[str, Node] = {}
-        self.keys: dict[str, int] = {}
+        self.keys = ClientKeys()
         self.next_job = 1
         self.damaged: dict[int, dict[str, int]] = {}
         self.damaged_nodes: set[str] = set()
@@ -288,7 +289,8 @@ class State:
         The first number holds priority and submission: an element has the place of its array.
         """
         priority = job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)
-        return (job.order_number - priority * ELEMENT_BASE, job.id)
+        number = job.order_number  # mostly the same object as the id
+        return (number - priority * ELEMENT_BASE if priority else number, job.id)
 
     def class_of(self, job: Job) -> JobClass:
         """Return what decides about the job together with others."""
@@ -332,8 +334,3 @@ class State:
         if self.caches.total_gpus is None:
             self.caches.total_gpus = sum(len(node.inventory.gpus) for node in self.nodes.values())
         return self.caches.total_gpus
-
-
-def client_key(uid: int, key: str) -> str:
-    """Return the key under which a submission is remembered: nobody can meet another's."""
-    return f"{uid}:{key}"
