@@ -5,7 +5,7 @@ What is shown is durable: a query waits for the commit that is under way.
 
 import asyncio
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -46,7 +46,7 @@ from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
 from gschedd.http.filters import COMMA, history_filter, own_history, read_number, states_of
-from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, send
+from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, in_slices, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
 from gschedd.http.shown import ShownHead, StartForecasts
@@ -148,8 +148,10 @@ class Queries:
             ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             return await self._all_jobs(request, chosen, warning, caller)
-        numbers = [job.id for job in chosen]
-        return await self._send(request, numbers, chosen, warning, caller, columns)
+        is_long = len(chosen) > ROWS_PER_SLICE or bool(columns)
+        return await self._send(
+            request, in_slices(chosen), chosen, warning, caller, is_long=is_long, columns=columns
+        )
 
     async def _all_jobs(
         self, request: web.Request, chosen: Sequence[Job], warning: str, caller: Caller
@@ -165,18 +167,23 @@ class Queries:
             known = [each for each in index.known.values() if isinstance(each, Job)]
             past = (number for number in index.numbers if number not in arrays)
             numbers = array("q", sorted({*past, *(job.id for job in chosen)}))
-            return await self._send(request, numbers, [*known, *chosen], warning, caller)
+            live = [*known, *chosen]
+            slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
+            is_long = len(numbers) > ROWS_PER_SLICE
+            return await self._send(request, slices, live, warning, caller, is_long=is_long)
 
-    async def _send(
+    async def _send(  # noqa: PLR0913 - what a list is made of
         self,
         request: web.Request,
-        numbers: Sequence[int],
+        slices: AsyncIterator[Sequence[Entry]],
         live: Sequence[Job],
         warning: str,
         caller: Caller,
+        *,
+        is_long: bool,
         columns: Sequence[bytes] = (),
     ) -> web.StreamResponse:
-        """Answer with jobs in the order of their numbers; those that are not live are read."""
+        """Answer with the jobs of some slices; ``live`` are those that need not be read."""
         starts: Mapping[int, Forecast] = {}
         if request.query.get("forecast", "") == "1":
             starts = await self._starts_of(live, caller.uid)
@@ -185,8 +192,6 @@ class Queries:
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
         reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
-        slices = self._lists.entries(numbers, {job.id: job for job in live}, array("q"))
-        is_long = len(numbers) > ROWS_PER_SLICE or bool(columns)
         return await send(request, lambda: reply, slices, row, is_long=is_long, columns=columns)
 
     async def _starts_of(self, jobs: Iterable[Job], uid: int) -> Mapping[int, Forecast]:
