@@ -96,7 +96,7 @@ async def in_slices(jobs: Sequence[Job]) -> AsyncIterator[Sequence[Job]]:
 class _Numbers:
     """Numbers of jobs, in sets of which none is so large that it takes a turn to make room in it.
 
-    A set of a million numbers takes 50 ms when it grows.
+    A set that grows to a million numbers takes 20 ms once, these at most 1 ms.
     """
 
     def __init__(self) -> None:
