@@ -109,6 +109,19 @@ class ByEnd(Collection[RunningJob]):
         """Return the jobs that own something on a node, by id."""
 
 
+class KeptFrom(Protocol):
+    """What is kept for waiting jobs that others give way for."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> Mapping[int, frozenset[str]]:
+        """Return the nodes that are kept for each job."""
+
+    @abstractmethod
+    def from_job(self, job: int) -> frozenset[str]:
+        """Return the nodes on which a waiting job does not start, as it would give way there."""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """All that a policy may know, at one moment. A policy changes nothing of it.
 
@@ -129,6 +142,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         windows: that keep jobs from nodes, by node: see `gschedd.plan.windows`.
         reserved: windows of reservations: see `gschedd.plan.reserved`.
         limits: what limits of users and queues leave; None: there are none.
+        kept: what is kept for waiting jobs that others give way for; None: nothing.
         starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
             time. None: it goes through the whole queue.
     """
@@ -150,6 +164,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     windows: Windows = field(default_factory=dict)
     reserved: tuple[ReservedWindow, ...] = ()
     limits: LimitRoom | None = None
+    kept: KeptFrom | None = None
 
     def still(self) -> "Snapshot":
         """Return the same with all jobs and nodes as values, which do not change with the state.
@@ -167,6 +182,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             profiles=dict(self.profiles),
             windows=dict(self.windows),
             limits=None if self.limits is None else self.limits.detach(),
+            kept=None,
         )
 
     def detach(self) -> "Snapshot":

@@ -268,7 +268,7 @@ class Simulation:
         while turns is None or turns > 0:
             if self._next == len(self._jobs) and self.recorder.done == self.recorder.submitted:
                 return False
-            time_s = min(self.agenda.next_s(), self._arrival_s(), self._alarm_s())
+            time_s = self.next_s()
             if time_s == FOREVER or self.head.retry.failures > MAX_FAILURES:
                 return False  # what waits now waits for ever
             self.agenda.turn_to(time_s)
@@ -277,6 +277,10 @@ class Simulation:
             if turns is not None:
                 turns -= 1
         return True
+
+    def next_s(self) -> float:
+        """Return the next moment at which anything happens, seconds since the epoch."""
+        return min(self.agenda.next_s(), self._arrival_s(), self._alarm_s())
 
     def _arrival_s(self) -> float:
         if self._next == len(self._jobs):

@@ -9,14 +9,16 @@ lost to pre-emption as a part of the GPU time of all jobs, how many jobs gave wa
 between two times of one job, and the longest wait.
 
 With --week four users with 1, 2, 3 and 4 shares submit jobs for a week, each for the load's part of
-what its shares are. Printed is what each got of the GPU time.
+what its shares are. Printed is what each got of the GPU time, and what its job got that held the
+most of it at the end of the week, as a part of what the user is due: jobs start in the order of
+usage, and what a job that has just started will use shows in that order only later.
 """
 
 import argparse
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Final
 
@@ -26,6 +28,7 @@ from gsched.config.preemption import PreemptionConfig, PreemptRule
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config
 from gsched.model.resources import WHOLE_PERCENT, percent_held
+from gsched.model.training import Training
 from gschedd.core.state import facts as f
 from gschedd.policies.queue import balance, fifo
 from gschedd.sim.cluster import read_cluster
@@ -33,10 +36,12 @@ from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import BEGIN_S, Options, Simulation
 from gschedd.sim.workload import TraceJob
 from scripts.reproduce.arguments import count_of, positive_of, seeds_of
+from scripts.reproduce.mixed_causes import CAUSES, Causes
 
 EXAMPLES: Final = """examples:
   scripts/reproduce/mixed --flood --load 0.6 --hours 16
   scripts/reproduce/mixed --flood --seeds 0-9 --max-loss 0.05
+  scripts/reproduce/mixed --flood --seeds 0-1 --hours 8 --floors --why
   scripts/reproduce/mixed --week --load 1.2 --check
 """
 HOUR_S: Final = 3600.0
@@ -69,6 +74,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
     runs_s: float
     policy: str
     max_loss: float | None = None
+    flood_saves: bool = False
+    floors: bool = False
+    why: bool = False
 
 
 class Outcome(Struct, kw_only=True):
@@ -80,9 +88,11 @@ class Outcome(Struct, kw_only=True):
         lost_s: GPU time that was lost to pre-emption.
         preempted: how often jobs gave way.
         again_s: the shortest time between two times of one job.
+        causes_s: why the jobs waited, if that was asked for.
     """
 
     waits_s: list[float] = []
+    causes_s: dict[str, float] = {}
     work_s: float = 0.0
     lost_s: float = 0.0
     preempted: int = 0
@@ -100,6 +110,8 @@ class Outcome(Struct, kw_only=True):
         self.lost_s += other.lost_s
         self.preempted += other.preempted
         self.again_s = min(self.again_s, other.again_s)
+        for cause, waits_s in other.causes_s.items():
+            self.causes_s[cause] = self.causes_s.get(cause, 0.0) + waits_s
 
 
 def regular_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
@@ -118,10 +130,18 @@ def regular_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
 def flood_jobs(wanted: Wanted, draw: random.Random) -> list[TraceJob]:
     """Return the jobs of the flood, all submitted after a quarter of the time."""
     at_s = wanted.hours * HOUR_S / 4
-    return [
+    jobs = [
         _job(FLOOD, at_s, 1, draw.lognormvariate(-0.5, 1.0) * wanted.runs_s, "scavenger")
         for _ in range(wanted.jobs)
     ]
+    return [_saving(job) for job in jobs] if wanted.flood_saves else jobs
+
+
+def _saving(job: TraceJob) -> TraceJob:
+    """Return a job of one GPU as a training job that saves its state."""
+    training = Training(iterations=job.duration_s, rates=((1, 1.0),))
+    words = f"select=1:ncpus=1:ngpus=1,place=free,walltime={job.walltime_s:.0f}"
+    return structs.replace(job, training=training, resources=words)
 
 
 def week_jobs(load: float, draw: random.Random) -> list[TraceJob]:
@@ -151,8 +171,8 @@ def _job(user: str, at_s: float, gpus: int, runs_s: float, qos: str = "") -> Tra
     )
 
 
-def sites(max_loss: float | None) -> dict[str, Config]:
-    """Return the configurations that are compared."""
+def sites(max_loss: float | None, *, floors: bool = False) -> dict[str, Config]:
+    """Return the configurations that are compared, and those that are floors."""
     project = ProjectConfig(name="all", users=(*USERS, FLOOD))
     shares = Config(
         project=(project,),
@@ -166,6 +186,9 @@ def sites(max_loss: float | None) -> dict[str, Config]:
         if max_loss is not None:
             config = structs.replace(config, max_loss=max_loss)
         found[f"by {rule}"] = structs.replace(shares, preemption=config)
+    for name, min_run_s in (("at once", 0.0), ("min run", 60.0)) if floors else ():
+        config = PreemptionConfig(by=("qos",), min_run_s=min_run_s, again_s=0.0)
+        found[name] = structs.replace(shares, preemption=config)
     return found
 
 
@@ -206,20 +229,36 @@ def outcome_of(jobs: Sequence[TraceJob], wanted: Wanted, site: Config) -> Outcom
 
     simulation = simulation_of(jobs, wanted.policy, site, note)
     simulation.recorder.on_facts = see
-    simulation.run()
+    if not wanted.why:
+        simulation.run()
+        return found
+    causes = Causes(simulation, FLOOD)
+    while simulation.run(turns=1):
+        causes.see(simulation.next_s() - simulation.agenda.now_s)
+    found.causes_s = dict(causes.waits_s)
     return found
 
 
-def gpu_time_of(jobs: Sequence[TraceJob], policy: str, site: Config) -> dict[str, float]:
+class UserTime(Struct, kw_only=True):
+    """The GPU time of a user in the week, and of the job that had the most of it at its end."""
+
+    all_s: float = 0.0
+    last_s: float = 0.0
+
+
+def gpu_time_of(jobs: Sequence[TraceJob], policy: str, site: Config) -> dict[str, UserTime]:
     """Return the GPU time that each user had in the first week, seconds."""
-    found = dict.fromkeys(SHARES, 0.0)
+    found = {user: UserTime() for user in SHARES}
     held: dict[int, tuple[str, float, float]] = {}
     simulation = simulation_of(jobs, policy, site)
     end_s = BEGIN_S + WEEK_S
 
     def bill(job: int, at_s: float) -> None:
         user, gpus, since_s = held.pop(job)
-        found[user] += gpus * max(0.0, min(at_s, end_s) - since_s)
+        used_s = gpus * max(0.0, min(at_s, end_s) - since_s)
+        found[user].all_s += used_s
+        if at_s >= end_s:
+            found[user].last_s = max(found[user].last_s, used_s)
 
     def see(facts: Sequence[f.AnyFact]) -> None:
         for fact in facts:
@@ -240,12 +279,13 @@ def gpu_time_of(jobs: Sequence[TraceJob], policy: str, site: Config) -> dict[str
 def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterator[str]:
     """Print a line for each seed and rule, and for all seeds; yield the aims that are missed."""
     print("seed  rule       alone h  with flood h   change   lost  gave way  again min  longest h")
-    alone = {name: Outcome(waits_s=[]) for name in sites(None)}
-    beside = {name: Outcome(waits_s=[]) for name in sites(None)}
+    compared = sites(wanted.max_loss, floors=wanted.floors)
+    alone = {name: Outcome() for name in compared}
+    beside = {name: Outcome() for name in compared}
     for seed in seeds:
         regular = regular_jobs(wanted, random.Random(seed))
         extra = flood_jobs(wanted, random.Random(seed + 1000)) if flood else []
-        for name, site in sites(wanted.max_loss).items():
+        for name, site in compared.items():
             one = outcome_of(regular, wanted, site)
             both = outcome_of([*regular, *extra], wanted, site) if flood else one
             alone[name].add(one)
@@ -253,6 +293,8 @@ def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterato
             print(_line(str(seed), name, one, both), flush=True)
     for name, one in alone.items():
         print(_line("all", name, one, beside[name]))
+    if wanted.why:
+        _print_causes(alone, beside)
     for name in ("by qos", "by share"):
         change, found = _change(alone[name], beside[name]), beside[name]
         if change is not None and change > MOST_CHANGE:
@@ -261,6 +303,14 @@ def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterato
             yield f"{name}: {found.lost:.2%} of the GPU time is lost, at most {MOST_LOST:.0%}"
         if found.again_s < LEAST_AGAIN_S:
             yield f"{name}: a job gives way again after {found.again_s:.0f} s"
+
+
+def _print_causes(alone: Mapping[str, Outcome], beside: Mapping[str, Outcome]) -> None:
+    print("\nwhy jobs wait, s on average  ", *(f"{cause:>13}" for cause in CAUSES))
+    for name, one in alone.items():
+        for title, found in ((name, one), (f"{name}, with flood", beside[name])):
+            means = (found.causes_s.get(cause, 0.0) / len(found.waits_s) for cause in CAUSES)
+            print(f"{title:29}", *(f"{each:13.1f}" for each in means))
 
 
 def _change(alone: Outcome, both: Outcome) -> float | None:
@@ -287,19 +337,21 @@ def week_table(wanted: Wanted, seeds: Sequence[int]) -> Iterator[str]:
         "shares": shares,
         "by share": structs.replace(shares, preemption=PreemptionConfig(by=("share",))),
     }
-    print("seed  rule      user   shares    due    got    off")
+    print("seed  rule      user   shares    due    got    off  last job")
     whole = sum(SHARES.values())
     for seed in seeds:
         jobs = week_jobs(wanted.load, random.Random(seed))
         for name, site in rules.items():
             times_s = gpu_time_of(jobs, wanted.policy, site)
             for user, number in SHARES.items():
-                due, got = number / whole, times_s[user] / sum(times_s.values())
-                off = got / due - 1
+                sum_s = sum(each.all_s for each in times_s.values())
+                due, got = number / whole, times_s[user].all_s / sum_s
+                off, last = got / due - 1, times_s[user].last_s / sum_s / due
                 whose = f"{seed:4}  {name:8}  {user:5}  {number:6}"
-                print(f"{whose}  {due:5.1%}  {got:5.1%}  {off:+6.1%}", flush=True)
+                print(f"{whose}  {due:5.1%}  {got:5.1%}  {off:+6.1%}  {last:8.1%}", flush=True)
                 if abs(off) > MOST_OFF:
-                    yield f"seed {seed}, {name}: {user} is {off:+.1%} off, at most {MOST_OFF:.0%}"
+                    most = f"at most {MOST_OFF:.0%}; of that its last job {last:+.1%}"
+                    yield f"seed {seed}, {name}: {user} is {off:+.1%} off, {most}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -320,6 +372,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--runs", type=positive_of, default=600.0, help="of them, seconds")
     made.add_argument("--policy", choices=sorted(POLICIES), default="balance")
     made.add_argument("--max-loss", type=positive_of, help="of [preemption]; default: its own")
+    made.add_argument("--flood-saves", action="store_true", help="its jobs save their state")
+    made.add_argument("--floors", action="store_true", help="also two rules that are floors")
+    made.add_argument("--why", action="store_true", help="why jobs wait; takes three times as long")
     made.add_argument("--check", action="store_true", help="end with 1 if an aim is missed")
     asked = made.parse_args(arguments)
     wanted = Wanted(
@@ -329,6 +384,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs_s=asked.runs,
         policy=asked.policy,
         max_loss=asked.max_loss,
+        flood_saves=asked.flood_saves,
+        floors=asked.floors,
+        why=asked.why,
     )
     if asked.week:
         missed = list(week_table(wanted, asked.seeds))

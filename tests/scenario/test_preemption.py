@@ -14,6 +14,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.jobs import JobViews
 from gschedd.plan.forecast import Forecast, StartInterval
+from gschedd.policies.kit.order import KEPT
 from tests.support.saving import Program
 from tests.support.world import ALICE, BEGIN_S, BOB, World, node, settings
 
@@ -457,6 +458,55 @@ def test_no_more_work_is_lost_for_shares_than_is_allowed() -> None:
         here.submit("nodes=1:ppn=1:gpus=2", program=LONG, account="all", by=BOB)
         here.run_until(80100)
         assert ways(here, large) == expected
+
+
+@pytest.mark.parametrize(
+    ("min_run_s", "high_s", "low_s"),
+    [pytest.param(60.0, 60, 110, id="soon"), pytest.param(7200.0, None, 1820, id="limited")],
+)
+def test_a_job_does_not_start_where_it_would_give_way_to_a_waiting_job(
+    min_run_s: float, high_s: float | None, low_s: float
+) -> None:
+    """It could backfill, and would then be protected; half an hour later it may."""
+    here = world(gpus=2, min_run_s=min_run_s)
+    here.submit(ONE_GPU, program=LONG, qos="low")
+    here.submit(ONE_GPU, runs_s=40, qos="low")
+    next_low = here.submit(f"{ONE_GPU},walltime=100000", program=LONG, qos="low")
+    here.run_until(20)
+    high = here.submit("nodes=1:ppn=1:gpus=2", runs_s=50, by=BOB, qos="high")
+
+    here.run_until(50)
+    assert here.why(next_low) == str(KEPT)
+    here.run_until(1900)
+    assert here.started_s(high) == (None if high_s is None else pytest.approx(high_s, abs=3))
+    assert here.started_s(next_low) == pytest.approx(low_s, abs=15)
+
+
+def test_a_job_that_would_not_give_way_starts_on_what_is_kept_for_another_one() -> None:
+    """A job of the first one's QOS and one that is protected backfill as ever."""
+    here = world(gpus=2)
+    here.submit(ONE_GPU, program=LONG, qos="low")
+    here.submit(ONE_GPU, runs_s=40, qos="low")
+    here.run_until(20)
+    here.submit("nodes=1:ppn=1:gpus=2", runs_s=50, by=BOB, qos="high")
+    here.run_until(30)
+    kept = here.submit(f"{ONE_GPU},walltime=10", runs_s=5, qos="kept")
+    here.run_until(45)
+    assert here.started_s(kept) == pytest.approx(40, abs=3)
+
+
+def test_a_job_that_gave_way_by_qos_waits_behind_those_of_its_user() -> None:
+    """Else it starts first, and its GPU is nobody's for half an hour."""
+    here = world(gpus=1)
+    first = here.submit(ONE_GPU, program=LONG, qos="low")
+    second = here.submit(ONE_GPU, program=LONG, qos="low")
+    here.run_until(100)
+    here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+    here.run_until(300)
+    assert (here.state(first), here.state(second)) == ("queued", "running")
+    here.submit(ONE_GPU, runs_s=50, by=BOB, qos="high")
+    here.run_until(400)
+    assert ways(here, first, second) == ["requeue", "requeue"]
 
 
 def test_nobody_gives_way_if_the_waiting_job_would_not_start() -> None:

@@ -102,6 +102,7 @@ def snapshot(
         windows=state.windows(now_s, settings.config.power.resume_timeout_s),
         reserved=reserved_windows(state),
         limits=limit_room(state, now_s),
+        kept=state.volatile.kept,
     )
 
 

@@ -23,7 +23,7 @@ from gsched.model.resources import LiveUse, Load, Request
 from gschedd.core.state.facts import CheckpointTaken
 from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.plan.lanes import Front, LaneOrder
-from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
+from gschedd.plan.snapshot import JobClass, KeptFrom, OrderKey, RunningJob
 from gschedd.plan.training import Size
 from gschedd.shares.ledger import LedgerRow
 from gschedd.shares.tree import Association
@@ -280,6 +280,7 @@ class Volatile:
         prepared: attempts that nodes prepare for moves, by job; they end with the connection.
         moves_left: moves of the last plan with any had to wait for others, and are to be planned
             again as soon as one can be made.
+        kept: nodes that are kept for waiting jobs from those that would give way for them.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
         live: what running jobs use at the moment, by job.
@@ -308,6 +309,7 @@ class Volatile:
         self.rivals: dict[str, dict[object, Rival]] = {}
         self.prepared: dict[int, PreparedThere] = {}
         self.moves_left = False
+        self.kept: KeptFrom | None = None
         self.quarantined: dict[str, str] = {}
         self.live: dict[int, LiveParts] = {}
         self.passages: dict[int, Passage] = {}

@@ -42,6 +42,10 @@ from gschedd.plan.windows import Closed, barred, window_reason, without
 from gschedd.plan.words import Lack, Reason
 from gschedd.policies.kit.chooser import Chooser
 
+#: Why a job waits that would be preempted where it could start.
+KEPT: Final = Reason(
+    "what is free is kept for waiting jobs for which it would give way", "kept for other jobs"
+)
 #: A job without a planned end is planned as if it ended this long after all others, oldest first:
 #: then a reservation behind it exists and nothing can pass it for ever. Seconds; any long time.
 UNLIMITED_S: Final = 365 * 86400.0
@@ -85,6 +89,8 @@ class _Pass:
         self.waits: dict[JobClass, Wait] = {}
         #: Where the job was to start that was refused last, as it would delay another one.
         self.delaying: Allocation | None = None
+        #: The job that was refused last does not start, as it would give way there.
+        self.kept_back = False
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
         #: What did not fit goes on not fitting: a pass only takes.
@@ -124,6 +130,10 @@ class _Pass:
         The next job of the class fits, and would delay the job with the reservation.
         """
         found, self.delaying = self.delaying, None
+        if self.kept_back:
+            self.kept_back = False
+            walk.pass_lane()
+            return bool(walk)
         if found is None or self.shadow_s is None or self.snapshot.predictor is None:
             return False
         left_s = self.shadow_s - self.snapshot.now_s
@@ -154,6 +164,12 @@ class _Pass:
             self.lacking[key] = found
             self._wait(job_class, job, found.reason)
             return False
+        if (kept := self._kept_from(job)) and not kept.isdisjoint(s.node for s in found):
+            found = place(request, self._free_without(closed | kept), self.chooser.rank(job))
+            if isinstance(found, NoFit):
+                self.kept_back = True
+                self._note(Wait(job_class=job_class, first=job, reason=KEPT))
+                return False
         if self.room is not None and job_class.party is not None:
             within = self._within(self.room, job_class, job, found)
             if isinstance(within, AtLimit):
@@ -175,7 +191,7 @@ class _Pass:
     ) -> Allocation | AtLimit:
         """Return the allocation, one on GPUs of other types, or the limit that it would break."""
         first = limit = self._limit(room, job_class, found)
-        closed = self._barred(job_class)
+        closed = self._closed(job_class, job)
         while limit is not None and first is not None:
             gpu_type = limit.bound.gpu_type
             if not gpu_type:
@@ -214,6 +230,14 @@ class _Pass:
             self.barred[walltime_s] = barred(windows, self.snapshot.now_s, walltime_s)
         return self.barred[walltime_s]
 
+    def _closed(self, job_class: JobClass, job: int) -> frozenset[Closed]:
+        """Return the same, with the nodes that are kept from a job."""
+        return self._barred(job_class) | self._kept_from(job)
+
+    def _kept_from(self, job: int) -> frozenset[str]:
+        kept = self.snapshot.kept
+        return frozenset() if kept is None else kept.from_job(job)
+
     def _place(
         self, job_class: JobClass, job: int, closed: frozenset[Closed]
     ) -> Allocation | NoFit:
@@ -244,7 +268,7 @@ class _Pass:
                 job_class, job, found, f"ends before job {short_job_id(self.blocked_job)} can start"
             )
             return True
-        left = without(self.free.common_with(self.spare), self._barred(job_class))
+        left = without(self.free.common_with(self.spare), self._closed(job_class, job))
         beside = place(job_class.request, left, self.chooser.rank(job))
         if isinstance(beside, NoFit):
             self.delaying = found
