@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-IN_ONE_WORKER = pytest.mark.xdist_group("torch")
+#: The first of them imports torch within its time limit.
+IN_ONE_WORKER = [pytest.mark.xdist_group("torch"), pytest.mark.timeout(120)]
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("no torch here", allow_module_level=True)
