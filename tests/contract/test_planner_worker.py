@@ -19,7 +19,7 @@ from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.planner.process import Worker
 from gschedd.policies.queue import fifo
-from tests.support.odd_policies import dies, hangs, once, raises
+from tests.support.odd_policies import dies, once, raises, spins
 from tests.support.training_jobs import elastic, gpu_nodes, profile, snapshot_of
 
 pytestmark = pytest.mark.timeout(180)
@@ -82,7 +82,7 @@ def test_a_policy_that_raises_says_what_it_raised() -> None:
 
 def test_one_that_hangs_is_killed_and_the_next_answers(tmp_path: Path) -> None:
     """It hangs in the interpreter, where no exception reaches it."""
-    policy = partial(once, odd=hangs, path=str(tmp_path / "hung"))
+    policy = partial(once, odd=spins, path=str(tmp_path / "hung"))
 
     async def work(worker: Worker) -> None:
         late = await worker.ask(AskPlan(number=1, seen=seen()))

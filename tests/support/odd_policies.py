@@ -28,7 +28,14 @@ def raises(snapshot: Snapshot) -> Plan:
 
 
 def hangs(snapshot: Snapshot) -> Plan:
-    """Never come back."""
+    """Never come back; without a processor, which the test's cluster needs."""
+    del snapshot
+    while True:
+        time.sleep(0.05)
+
+
+def spins(snapshot: Snapshot) -> Plan:
+    """Never come back, and compute all the time."""
     del snapshot
     while True:
         pass
