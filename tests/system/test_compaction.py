@@ -11,7 +11,7 @@ from scripts.reproduce.compaction_main import costs_of
 from scripts.reproduce.compaction_sim import simulate
 from tests.support.cluster import Cluster
 from tests.support.commands import run_command
-from tests.support.torch_python import torch_python
+from tests.support.torch_python import TORCH_START, torch_python
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.xdist_group("compaction")]
 
@@ -42,6 +42,8 @@ class Desk:
 
     def run(self, *command: str) -> tuple[str, str]:
         name, *arguments = command
+        if name == "gsub":
+            arguments[:0] = ["-v", f"PYTHONPATH={TORCH_START}"]
         ran = run_command(
             name, *arguments, head=self._cluster.socket, cwd=self._cluster.jobs, env={"TZ": "UTC"}
         )

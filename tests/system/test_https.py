@@ -42,6 +42,7 @@ class Site(NamedTuple):
     alice: User
     bob: User
     port: int
+    authority: str  # of the cluster, in PEM
 
     def gsched(self, user: User, *words: str) -> Ran:
         """Run gsched as a user on the head's machine."""
@@ -59,10 +60,6 @@ class Site(NamedTuple):
         """Return the text of a new token of a user."""
         return str(self.create(user, scope, *words)["token"])
 
-    def authority(self) -> str:
-        """Return the cluster's authority, in PEM."""
-        return self.gsched(self.alice, "authority", "certificate").stdout
-
     def ask(
         self,
         token: str,
@@ -72,7 +69,7 @@ class Site(NamedTuple):
         headers: dict[str, str] | None = None,
     ) -> Reply:
         """Return the answer to a request of a program."""
-        context = ssl.create_default_context(cadata=self.authority())
+        context = ssl.create_default_context(cadata=self.authority)
         connection = http.client.HTTPSConnection("localhost", self.port, context=context)
         head = {"Content-Type": "application/json"} if body is not None else {}
         if token:
@@ -93,9 +90,10 @@ def site(process_marker: str) -> Iterator[Site]:
     with made_users(Cluster, process_marker) as (cluster, users):
         port = free_port()
         cluster.tls = f'[https]\nlisten = "127.0.0.1:{port}"\n'
-        site = Site(cluster, users, users.add("alice"), users.add("bob"), port)
+        alice, bob = users.add("alice"), users.add("bob")
         cluster.start_head()
-        yield site
+        shown = users.run(cluster, alice, "gsched", "authority", "certificate")
+        yield Site(cluster, users, alice, bob, port, shown.stdout)
 
 
 def job(site: Site) -> dict[str, object]:
@@ -216,7 +214,7 @@ def test_commands_work_by_https(site: Site) -> None:
     home = site.users.home(site.alice)
     settings = home / ".config" / "gsched"
     settings.mkdir(parents=True)
-    (settings / "ca.pem").write_text(site.authority())
+    (settings / "ca.pem").write_text(site.authority)
     (settings / "token").write_text(site.token(site.alice, "submit"))
     (settings / "token").chmod(0o644)
     address = ("--head", f"https://localhost:{site.port}")
@@ -259,7 +257,7 @@ def test_commands_work_by_https(site: Site) -> None:
 
 def test_no_interactive_job_is_submitted_where_no_terminal_is_served(site: Site) -> None:
     home, address = site.users.home(site.alice), f"https://localhost:{site.port}"
-    (home / "ca.pem").write_text(site.authority())
+    (home / "ca.pem").write_text(site.authority)
     (home / "ca.pem").chmod(0o644)
     settings = {
         "HOME": str(home),
