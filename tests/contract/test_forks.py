@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,34 @@ def test_a_program_whose_interpreter_would_be_another_is_no_fork() -> None:
         assert (process.returncode, stdout.split()[:1]) == (0, ["gstat"])
         kinds.append(isinstance(process, forks.Forked))
     assert kinds == [not os.environ.get("GSCHED_TEST_NO_FORKS"), False, False]
+
+
+@pytest.mark.root
+def test_a_fork_runs_as_another_user_and_sees_other_files() -> None:
+    """With groups, and as the owner of its own /proc; others see the files as they were."""
+    seen_before = Path("/etc/passwd").read_text()
+    server = forks.ForkServer(sys.executable, ["json"])
+    with tempfile.TemporaryDirectory(prefix="gsched-forks-") as name:  # others reach it
+        top = Path(name)
+        top.chmod(0o755)
+        program = top / "program.py"
+        program.write_text(
+            "import os; print(os.getresuid(), os.getresgid(), sorted(os.getgroups()),"
+            " os.stat('/proc/self/fd').st_uid, open('/etc/passwd').read())"
+        )
+        (top / "accounts").write_text("nobody at all")
+        done = server.run(
+            [str(program)],
+            timeout=60.0,
+            cwd="/",
+            env=dict(os.environ),
+            wrapper=forks.Wrapper(mounts=((str(top / "accounts"), "/etc/passwd"),)),
+            user=71_001,
+            group=71_002,
+            extra_groups=[71_003],
+        )
+    server.close()
+
+    whose = "(71001, 71001, 71001) (71002, 71002, 71002) [71003] 71001"
+    assert (done.stdout, done.stderr) == (f"{whose} nobody at all\n", "")
+    assert Path("/etc/passwd").read_text() == seen_before

@@ -14,6 +14,7 @@ from gsched.model.ids import read_job_id
 from gsched.protocol.job_rows import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment
+from tests.support.forks import Wrapper
 from tests.support.users import TIMEOUT_S, User, Users, made_users
 
 DEFAULT_SIZE = "16m"
@@ -60,7 +61,18 @@ class Apart:
                 f'&& echo {name} > /proc/sys/kernel/hostname && exec "$@"'
             )
             holder = subprocess.Popen(
-                [*before, "unshare", "-m", "-u", "sh", "-c", script, "sh", "sleep", "infinity"]
+                [
+                    *before.words,
+                    "unshare",
+                    "-m",
+                    "-u",
+                    "sh",
+                    "-c",
+                    script,
+                    "sh",
+                    "sleep",
+                    "infinity",
+                ]
             )
             own = self._hosts[name] = holder
             command = Path(f"/proc/{own.pid}/comm")
@@ -77,9 +89,9 @@ class Apart:
         """Return the commands' socket of a host; empty: of the head's machine."""
         return self.cluster.directory / f"{host}.sock" if host else self.cluster.socket
 
-    def _enter(self, host: str) -> list[str]:
-        uts = f"/proc/{self._hosts[host].pid}/ns/uts"
-        return ["nsenter", f"--mount={self.namespace(host)}", f"--uts={uts}"]
+    def _enter(self, host: str) -> Wrapper:
+        mount, uts = self.namespace(host), f"/proc/{self._hosts[host].pid}/ns/uts"
+        return Wrapper(("nsenter", f"--mount={mount}", f"--uts={uts}"), namespaces=(uts, mount))
 
     def namespace(self, host: str) -> str:
         """Return the mount namespace of a host, as a path."""
@@ -102,7 +114,7 @@ class Apart:
             below: the directory, from the user's home directory.
         """
         user = user or self.alice
-        enter = self._enter(host) if host else []
+        enter = self._enter(host).words if host else ()
         home = self.users.home(user)
         become = (
             f"import os, sys; os.setgroups([{user.gid}]); os.setgid({user.gid}); "

@@ -12,7 +12,7 @@ from gsched.client import HeadClient
 from gsched.errors import GschedError
 from gsched.pki.names import Role
 from tests.support.certificates import give_certificate
-from tests.support.forks import popen
+from tests.support.forks import NONE, popen
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ class Cluster:
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.has_monitor = False  # it takes half a second of CPU to start
         self.web_settings: dict[str, object] = {}
-        self.wrapper: list[str] = []  # words before each daemon's command
+        self.wrapper = NONE  # what is done before each daemon starts
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
         self.cuda_driver = ""  # of nodes that share GPUs by interception
@@ -256,7 +256,8 @@ class Cluster:
     ) -> subprocess.Popen[bytes]:
         with open(self.directory / log, "ab") as stream:
             return popen(
-                [*self.wrapper, sys.executable, "-m", module, "--config", str(config)],
+                [sys.executable, "-m", module, "--config", str(config)],
+                wrapper=self.wrapper,
                 cwd=ROOT,
                 env={**os.environ, MARKER: self._marker, **(env or {})},
                 stdin=subprocess.DEVNULL,

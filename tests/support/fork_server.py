@@ -20,6 +20,8 @@ import sys
 import time
 from typing import Any
 
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+PR_SET_DUMPABLE = 4
 MESSAGE_BYTES = 120_000
 #: Makes room in the command line and in the environment of the server for those of a fork.
 PADDING = "-" * 4096
@@ -49,7 +51,6 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 def become(start: dict[str, Any], streams: list[int]) -> None:
     """Run a program in this process, as the interpreter would."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if start["new_session"]:
         os.setsid()
@@ -58,9 +59,11 @@ def become(start: dict[str, Any], streams: list[int]) -> None:
         os.close(stream)
     os.environ.clear()
     os.environ.update(start["environment"])
+    _enter(start["namespaces"], start["mounts"])
     os.chdir(start["directory"])
     time.tzset()
     _show(start["command"], start["environment"])
+    _set_user(start["groups"], start["group"], start["user"])
     if "gsched.failpoint" in sys.modules:
         sys.modules["gsched.failpoint"].arm(os.environ.get("GSCHED_FAIL", ""))
     _, *words = start["command"]
@@ -72,6 +75,37 @@ def become(start: dict[str, Any], streams: list[int]) -> None:
         sys.argv = words
         sys.path[0] = os.path.dirname(words[0])
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _enter(namespaces: list[str], mounts: list[tuple[str, str]]) -> None:
+    """Enter namespaces, then see files in place of others, in a mount namespace of its own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(libc, name)(*arguments):
+            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    for path in namespaces:
+        with open(path) as file:
+            call("setns", file.fileno(), 0)
+    if mounts:
+        call("unshare", CLONE_NEWNS)
+        call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    for source, target in mounts:
+        call("mount", source.encode(), target.encode(), None, ctypes.c_ulong(MS_BIND), None)
+
+
+def _set_user(groups: list[int] | None, group: int | None, user: int | None) -> None:
+    """Take another identity; the process ends with its server, which a change of it undoes."""
+    if groups is not None:
+        os.setgroups(groups)
+    if group is not None:
+        os.setregid(group, group)
+    if user is not None:
+        os.setreuid(user, user)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 1)  # else /proc would show it as root's
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _show(command: list[str], environment: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from tests.support import timings
 from tests.support.fork_server import MESSAGE_BYTES, PADDING
@@ -42,6 +42,32 @@ READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 _GROUPS = pathlib.Path("/proc/self/cgroup")
 #: The control groups of this process, and of its servers, before a test enters others.
 GROUPS = _GROUPS.read_text()
+
+
+class Wrapper(NamedTuple):
+    """What is done before a program starts.
+
+    Attributes:
+        words: programs that do it, before the command.
+        namespaces: files of namespaces that it enters, if that is all that the words do;
+        mounts: and files that it sees in place of others, in a mount namespace of its own.
+    """
+
+    words: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_simple(self) -> bool:
+        """Return whether a fork can do it by itself."""
+        return bool(self.namespaces or self.mounts)
+
+    def after(self, *words: str) -> "Wrapper":
+        """Return one that runs another program first."""
+        return Wrapper((*words, *self.words))
+
+
+NONE = Wrapper()
 
 
 class ForkServer:
@@ -114,8 +140,11 @@ class ForkServer:
 class Forked(subprocess.Popen[Any]):
     """A process that a `ForkServer` has started, which is its parent."""
 
-    def __init__(self, command: Sequence[str], *, server: ForkServer, **how: Any) -> None:
+    def __init__(
+        self, command: Sequence[str], *, server: ForkServer, wrapper: Wrapper = NONE, **how: Any
+    ) -> None:
         self._server = server
+        self._wrapper = wrapper
         self._pidfd = -1
         super().__init__(command, **how)
 
@@ -127,6 +156,11 @@ class Forked(subprocess.Popen[Any]):
             "environment": dict(os.environ if env is None else env),
             "directory": str(cwd or os.getcwd()),
             "new_session": rest[20],
+            "group": rest[16],
+            "groups": rest[17],
+            "user": rest[18],
+            "namespaces": self._wrapper.namespaces,
+            "mounts": self._wrapper.mounts,
         }
         given = (pipes[0], pipes[3], pipes[5])
         streams = [own if own >= 0 else number for number, own in enumerate(given)]
@@ -158,14 +192,19 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
 
-def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[Any]":
+def popen(
+    command: Sequence[str], *, wrapper: Wrapper = NONE, **how: Any
+) -> "subprocess.Popen[Any]":
     """Start a program as `subprocess.Popen` does; by a fork, if it is a daemon or a command."""
     environment = dict(how.get("env") or os.environ)
-    if not _is_ours(command) or _at_start(environment) != _at_start(dict(os.environ)):
-        return subprocess.Popen(command, **how)
-    if _GROUPS.read_text() != GROUPS:  # a fork would be in the server's
-        return subprocess.Popen(command, **how)
-    return Forked(command, server=_gsched_server(), **how)
+    if (
+        not _is_ours(command)
+        or _at_start(environment) != _at_start(dict(os.environ))
+        or _GROUPS.read_text() != GROUPS  # a fork would be in the server's
+        or (wrapper.words and not wrapper.is_simple)
+    ):
+        return subprocess.Popen([*wrapper.words, *command], **how)
+    return Forked(command, server=_gsched_server(), wrapper=wrapper, **how)
 
 
 def run(

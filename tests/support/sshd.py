@@ -88,7 +88,7 @@ class Sshd:
                 f"{shared} && mount --bind {directory}/namespace.conf {NAMESPACE} && {mounted}"
             )
         assert PROGRAM is not None
-        words = [*users.wrapper(), "sh", "-c", mounted, "sh", PROGRAM, "-D", "-e", "-f"]
+        words = [*users.wrapper().words, "sh", "-c", mounted, "sh", PROGRAM, "-D", "-e", "-f"]
         self.log = directory / "sshd.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

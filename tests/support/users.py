@@ -19,6 +19,7 @@ import pytest
 from gsched.model.ids import read_job_id
 from tests.support.cluster import Cluster
 from tests.support.commands import Ran, command_environment
+from tests.support.forks import Wrapper, run
 
 TIMEOUT_S = 60.0
 FIRST_UID = 71001
@@ -44,12 +45,14 @@ class Users:
             (directory / name).write_bytes(Path("/etc", name).read_bytes())
         self._begin = {name: (directory / name).read_text() for name in ("passwd", "group")}
 
-    def wrapper(self) -> list[str]:
-        """Return the words before a daemon's command that let it see these accounts."""
-        mounts = " && ".join(
-            f"mount --bind {self._directory}/{name} /etc/{name}" for name in ("passwd", "group")
+    def wrapper(self) -> Wrapper:
+        """Return what lets a daemon see these accounts."""
+        mounts = tuple(
+            (f"{self._directory}/{name}", f"/etc/{name}") for name in ("passwd", "group")
         )
-        return ["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+        script = " && ".join(f"mount --bind {source} {target}" for source, target in mounts)
+        words = ("unshare", "-m", "sh", "-c", f'{script} && exec "$@"', "sh")
+        return Wrapper(words, mounts=mounts)
 
     def add(self, name: str, *, groups: Sequence[int] = ()) -> User:
         """Make an account with a group of its own."""
@@ -105,18 +108,14 @@ class Users:
         head: Path | None = None,
     ) -> Ran:
         """Run a command as a user, in that user's directory; ``head`` is another socket."""
-        done = subprocess.run(
+        done = run(
             [sys.executable, "-m", f"gsched.cli.commands.{name}", *words],
             env=command_environment(head or cluster.socket, HOME=str(self.home(user))),
             cwd=self.home(user),
             user=user.uid,
             group=gid or user.gid,
             extra_groups=[user.gid, *user.groups],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=TIMEOUT_S,
-            check=False,
         )
         return Ran(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
@@ -150,7 +149,7 @@ def made_users(cluster_of: "type[Cluster]", marker: str) -> Iterator[tuple[Clust
     top = Path(tempfile.mkdtemp(prefix="gsched-users-"))  # pytest's own are closed to others
     top.chmod(0o755)
     users = Users(top)
-    seen = subprocess.run([*users.wrapper(), "true"], capture_output=True, check=False)
+    seen = subprocess.run([*users.wrapper().words, "true"], capture_output=True, check=False)
     if seen.returncode:
         shutil.rmtree(top)
         pytest.skip(f"mount namespaces cannot be made here: {seen.stderr.decode().strip()}")

@@ -17,6 +17,7 @@ from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.disks import fill, free, small_disk
+from tests.support.forks import Wrapper
 from tests.support.gpu_fixtures import needs_compiler
 
 HERE = "tests/system/test_first_afternoon.py"
@@ -162,7 +163,8 @@ def test_a_host_that_was_renamed_keeps_its_name_in_the_cluster(cluster: Cluster)
     cluster.start_head()
     cluster.start_node("n1")
     cluster.stop_node("n1")
-    cluster.wrapper = ["unshare", "--uts", "sh", "-c", 'hostname renamed && exec "$@"', "sh"]
+    words = ("unshare", "--uts", "sh", "-c", 'hostname renamed && exec "$@"', "sh")
+    cluster.wrapper = Wrapper(words)
     cluster.start_node("n1")
 
     assert [row.name for row in cluster.head.nodes().nodes] == ["n1"]

@@ -9,6 +9,7 @@ import pytest
 from gnode.gpushare.build import find_compiler
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.forks import Wrapper
 from tests.support.gpu_device import Device
 from tests.support.gpu_fixtures import fake_driver, needs_compiler
 from tests.support.images import IMAGE, Podman, podman
@@ -131,7 +132,7 @@ def test_a_container_gets_the_pipes_of_mps(
     (programs / "nvidia-cuda-mps-control").write_text("#!/bin/sh\n")
     (programs / "nvidia-cuda-mps-control").chmod(0o755)
     cluster.share_settings = {"mps_pipe_dir": str(pipes)}
-    cluster.wrapper = ["env", f"PATH={programs}:/usr/bin:/bin"]
+    cluster.wrapper = Wrapper(("env", f"PATH={programs}:/usr/bin:/bin"))
     start(cluster, images, "mps")
 
     script = "ls $CUDA_MPS_PIPE_DIRECTORY; echo $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support.cluster import Cluster, wait_until
+from tests.support.forks import NONE, Wrapper
 from tests.support.worst_requests import WORST, Worst
 
 MIB = 1 << 20
@@ -42,9 +43,9 @@ def dialled(cluster: Cluster) -> socket.socket:
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit(1) is not there")
 def test_idle_connections_keep_neither_nodes_nor_the_head_from_working(cluster: Cluster) -> None:
     """They once took all descriptors; here they are one user's, and the node's are others."""
-    cluster.wrapper = ["prlimit", "--nofile=300:300"]
+    cluster.wrapper = Wrapper(("prlimit", "--nofile=300:300"))
     cluster.start_head()
-    cluster.wrapper = []
+    cluster.wrapper = NONE
     with ExitStack() as stack:
         for _ in range(400):
             with suppress(OSError):

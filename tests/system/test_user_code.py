@@ -40,7 +40,7 @@ def site() -> Iterator[tuple[Cluster, Users, User]]:
     """Return a node whose daemons have more open files and CPU rights than jobs get."""
     with made_users(Cluster, f"user-code-{uuid.uuid4().hex}") as (cluster, users):
         alice = users.add("alice")
-        cluster.wrapper = ["prlimit", "--nofile=5000:9000", *cluster.wrapper]
+        cluster.wrapper = cluster.wrapper.after("prlimit", "--nofile=5000:9000")
         cluster.node_tables = "[staging]\ntimeout_s = 60\n"
         cluster.start_head()
         runtimes = cluster.directory / "bin"
