@@ -65,6 +65,7 @@ from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalEr
 from gsched.hangup import OnHangup, survive_hangups
 from gsched.logs import FORMATS, Complaints, set_up
 from gsched.model.container import SHARE_FEATURE
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 from gsched.model.wording import binding_words
@@ -211,6 +212,7 @@ def _compose(
     sharing = _sharing(config.gpu_share, state, nvml, inventory, find_access, tracking)
     if runtimes and sharing.containers:
         inventory = structs.replace(inventory, features=(*inventory.features, SHARE_FEATURE))
+    inventory = structs.replace(inventory, features=(*inventory.features, FILES_FEATURE))
     _kill_strays(roots, state)
     rules = LaunchRules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     of_config = partial(_of_jobs, runtimes=runtimes, memory_root=roots.memory)

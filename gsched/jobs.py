@@ -18,8 +18,12 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.client import HeadClient, error_from, new_job
+from gsched.directories import mark_of
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
 from gsched.model.ids import format_array_id, format_job_id
+from gsched.model.job import SubmitPlace
+from gsched.model.limits import MAX_MARK
+from gsched.model.outputs import files_below, path_below
 from gsched.model.states import JobState
 from gsched.protocol.actions import AnyJobAction, DeleteJob, HoldJob, ReleaseJob
 from gsched.protocol.job_rows import JobRow, JobStory
@@ -194,6 +198,8 @@ class ClusterClient:
         queue: str = "",
         after: Iterable[SubmittedJob | str] = (),
         environment: Mapping[str, str] | None = None,
+        stage_in: Sequence[str | os.PathLike[str]] = (),
+        stage_out: Sequence[str | os.PathLike[str]] = (),
         **more: object,
     ) -> SubmittedJob:
         """Submit a job; it is queued, and safe on the head's disk, when this returns.
@@ -206,9 +212,13 @@ class ClusterClient:
             resources: as after ``gsub -l``: ``nodes=1:ppn=4:gpus=1,walltime=2:00:00``.
             after: jobs that must have succeeded before.
             environment: variables of the job; those of this process are not passed on.
+            stage_in: files and directories below the present directory that the job reads, as after
+                ``gsub --stage-in``: a node without this directory gets copies before the start.
+            stage_out: what returns from such a node at the end.
             **more: other fields of `gsched.protocol.submissions.SubmitJob`, as ``account``.
 
         Raises:
+            UsageError: a path is not below the present directory, or there is nothing to stage in.
             GschedError: the head refuses the job, or is not there; the message says why.
         """
         words = [] if isinstance(program, str) else list(program)
@@ -227,6 +237,7 @@ class ClusterClient:
             queue=queue,
             depends=[f"afterok:{depends}"] if depends else [],
             environment=dict(environment or {}),
+            **_place(workdir, stage_in, stage_out),
             **more,
         )
         reply = self.head.submit([stated])
@@ -275,6 +286,53 @@ class ClusterClient:
             names = ", ".join(story.row.shown_id(story.server) for story in late[:5])
             raise TimeoutError(f"{len(late)} of {len(stories)} jobs have not ended: {names}")
         return {story.row.shown_id(story.server): _result(story) for story in stories}
+
+
+def _place(
+    workdir: str,
+    stage_in: Sequence[str | os.PathLike[str]],
+    stage_out: Sequence[str | os.PathLike[str]],
+) -> dict[str, object]:
+    """Return the fields of a job that returns its output to here, and stages files.
+
+    Raises:
+        UsageError: a path cannot be staged.
+    """
+    if workdir and os.path.abspath(workdir) != os.getcwd():
+        if stage_in or stage_out:
+            raise UsageError(
+                "stage_in and stage_out are of a job that starts in the present directory",
+                hint="leave workdir out",
+            )
+        return {}
+    bring = _staged("stage_in", stage_in)
+    for path in bring:
+        if not os.access(path, os.R_OK) or not (os.path.isfile(path) or os.path.isdir(path)):
+            raise UsageError(
+                f"stage_in: {path} is no file or directory that you may read", hint="see ls -l"
+            )
+    mark = mark_of(os.getcwd())
+    fields: dict[str, object] = {
+        "submit_dir": os.getcwd(),
+        "stage_in": tuple(files_below(bring)),
+        "stage_out": tuple(files_below(_staged("stage_out", stage_out))),
+    }
+    return {**fields, "place": SubmitPlace(mark=mark)} if 0 < len(mark) <= MAX_MARK else fields
+
+
+def _staged(option: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(paths, str):
+        raise UsageError(f"{option}: {paths!r} is no list of paths", hint=f"write [{paths!r}]")
+    found = []
+    for path in paths:
+        below = path_below(os.fspath(path), os.getcwd())
+        if not below:
+            raise UsageError(
+                f"{option}: {os.fspath(path)} is not below the present directory, {os.getcwd()}",
+                hint="submit from a directory above it",
+            )
+        found.append(below)
+    return found
 
 
 def default_name(program: str) -> str:

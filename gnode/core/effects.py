@@ -143,10 +143,15 @@ class RunEpilog(Struct, frozen=True, kw_only=True):
 
 
 class DeliverOutput(Struct, frozen=True, kw_only=True):
-    """Have the output of an ended attempt return to its host of submission: `OutputReturned`."""
+    """Have the output of an ended attempt return to its host of submission: `OutputReturned`.
+
+    ``runs``: of an attempt that runs, what its output gains until then, without an answer.
+    """
 
     key: AttemptKey
     outbox: str
+    host: str
+    runs: bool = False
 
 
 class RemoveFiles(Struct, frozen=True, kw_only=True):

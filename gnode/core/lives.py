@@ -3,6 +3,7 @@
 from gnode.core import preparing, training_jobs
 from gnode.core.effects import (
     AwaitStart,
+    DeliverOutput,
     KillLeftover,
     LookAtSpool,
     SetAside,
@@ -36,7 +37,7 @@ from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import OVER, Happening, Phase
 from gnode.task import SupervisorInfo
-from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.job import AT_END, ExitRecord, LaunchFailure
 from gsched.model.states import OutcomeKind
 
 SupervisorEvent = (
@@ -134,7 +135,17 @@ def _see(table: Table, attempt: NodeAttempt, info: SupervisorInfo) -> None:
         attempt.pid, attempt.start_ticks = info.pid, info.start_ticks
         if not attempt.prepared:
             table.tell(attempt.started())
+        _follow_output(table, attempt, info)
         hand_over(table, attempt)
+
+
+def _follow_output(table: Table, attempt: NodeAttempt, info: SupervisorInfo) -> None:
+    """Have output return while its attempt runs, where the user has not stated otherwise."""
+    away = attempt.task.away if attempt.task is not None and info.away else None
+    if away is not None and AT_END not in away.kept and not {"o", "e"} <= set(away.kept):
+        table.out.append(
+            DeliverOutput(key=attempt.key, outbox=away.outbox, host=away.host, runs=True)
+        )
 
 
 def supervisor_ended(table: Table, event: SupervisorEnded) -> None:

@@ -411,7 +411,8 @@ def _deliver(table: Table, attempt: NodeAttempt, record: ExitRecord) -> None:
     if attempt.phase is not Phase.DELIVERY and table.move(attempt, Happening.DELIVERY_DUE):
         table.stopping.pop(attempt.key, None)
         attempt.ended = record
-        table.out.append(DeliverOutput(key=attempt.key, outbox=attempt.task.away.outbox))
+        away = attempt.task.away
+        table.out.append(DeliverOutput(key=attempt.key, outbox=away.outbox, host=away.host))
 
 
 def _start_next(table: Table, job: int) -> None:

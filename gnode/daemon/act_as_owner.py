@@ -1,9 +1,10 @@
-"""Program: read or write a piece of a file as its owner, for `gsched.owner_files`.
+"""Program: read and write pieces of files as their owner, for `gsched.owner_files`.
 
 Arguments: whether jobs of root run here (``1``), the lowest uid of users (0: that of the system).
-Input: a line of JSON, the fields of a `gsched.protocol.deliveries.FileOrder` without its data, then
-the data. Output: a line of JSON with the fields of a `FileDone`, then what was read. Everything is
-imported before the privileges go.
+Input: orders, each a line of JSON, the fields of a `gsched.protocol.deliveries.FileOrder` without
+its data and their ``count``, then the data. Output: for each a line of JSON with the fields of a
+`FileDone` and ``count``, then what was read. All orders are of the owner of the first one.
+Everything is imported before the privileges go.
 
 Symbolic links are followed, as where a job's output is opened: the owner's rights alone count;
 but none below a tree that is staged (`gnode.daemon.owner_tree`). A file must be a regular one. What
@@ -11,6 +12,7 @@ it holds already of a piece is not written again, so that a piece whose answer w
 repeated; behind what others have written it continues at the end.
 """
 
+import base64
 import contextlib
 import errno
 import json
@@ -18,9 +20,10 @@ import os
 import pwd
 import stat
 import sys
+from itertools import islice
 from typing import Any, Final
 
-from gnode.daemon.owner_tree import EntryPlace, below_of, read_tree
+from gnode.daemon.owner_tree import BATCH_ENTRIES, EntryPlace, below_of, read_tree, unpack
 from gnode.daemon.read_as_owner import enter, read_piece, reason
 from gnode.supervisor import kernel, privilege
 from gnode.supervisor.errors import LaunchError
@@ -28,6 +31,7 @@ from gnode.supervisor.errors import LaunchError
 BEGIN: Final = -1  # as in gsched.protocol.deliveries
 _FLAGS: Final = os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODES: Final = 0o777
+OPEN_FILES: Final = BATCH_ENTRIES + 100
 
 
 def become_owner(order: dict[str, Any], rules: privilege.PrivilegeRules) -> None:
@@ -71,6 +75,8 @@ def write(order: dict[str, Any], data: bytes) -> dict[str, object]:
     path = path_of(order)
     try:
         os.umask(int(order.get("umask", 0o022)))
+        if order.get("kind") == "batch":
+            return _write_batch(order, path, data)
         if order.get("temporary"):
             return _write_entry(order, path, data)
         fd, path = _opened(order, path)
@@ -86,8 +92,44 @@ def write(order: dict[str, Any], data: bytes) -> dict[str, object]:
         os.close(fd)
 
 
-def _write_entry(order: dict[str, Any], path: str, data: bytes) -> dict[str, object]:
-    """Write a piece of an entry of a tree, which gets its name when it is there in full."""
+def _write_batch(order: dict[str, Any], path: str, data: bytes) -> dict[str, object]:
+    """Write entries of a tree, up to the first that cannot be; ``taken`` is their number.
+
+    They are durable together, which costs much less than each by itself.
+    """
+    done: dict[str, object] = {"path": _words(path)}
+    taken = 0
+    written: list[int] = []
+    try:
+        for header, content in islice(unpack(data), BATCH_ENTRIES):
+            below = base64.b64encode(os.fsencode(str(header["name"]))).decode()
+            fields: dict[str, Any] = {
+                name: header[name] for name in ("kind", "mode") if name in header
+            }
+            entry = {**order, "below": below, "at": BEGIN, "last": True, **fields}
+            done = _write_entry(entry, path, content, written)
+            if "error" in done:
+                break
+            taken += 1
+        for fd in written:
+            os.fsync(fd)
+    except OSError as error:
+        return {**_failed(path, error), "taken": 0}
+    except (ValueError, LookupError, TypeError):
+        done = {"path": _words(path), "error": "the batch cannot be read", "errno": errno.EBADMSG}
+    finally:
+        for fd in written:
+            os.close(fd)
+    return {**done, "end": 0, "taken": taken}
+
+
+def _write_entry(
+    order: dict[str, Any], path: str, data: bytes, written: list[int] | None = None
+) -> dict[str, object]:
+    """Write a piece of an entry of a tree, which gets its name when it is there in full.
+
+    With ``written`` its descriptor is put there, and it is not durable yet.
+    """
     below, owner, kind = below_of(order), str(order["temporary"]), order.get("kind", "file")
     shown = f"{path}/{below}" if below else path
     _make_directories(path, int(order.get("makes", 0)))
@@ -105,13 +147,16 @@ def _write_entry(order: dict[str, Any], path: str, data: bytes) -> dict[str, obj
                 place.remove(temporary)
             fd = os.open(temporary, flags, 0o600, dir_fd=place.directory)
             try:
-                done = _written(order, fd, data)
+                done = _written(order, fd, data, durable=written is None)
+                if order.get("last") and done.get("taken") == len(data):
+                    place.take_name(temporary)
             finally:
-                os.close(fd)
-            if order.get("last") and done.get("taken") == len(data):
-                place.take_name(temporary)
+                if written is None:
+                    os.close(fd)
+                else:
+                    written.append(fd)
             return {"path": _words(shown), **done}
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return _failed(shown, error)
 
 
@@ -147,7 +192,9 @@ def _open(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_WRONLY, 0o666)
 
 
-def _written(order: dict[str, Any], fd: int, data: bytes) -> dict[str, object]:
+def _written(
+    order: dict[str, Any], fd: int, data: bytes, *, durable: bool = True
+) -> dict[str, object]:
     at, size = int(order.get("at", BEGIN)), os.fstat(fd).st_size
     if at == BEGIN and order.get("append"):
         return {"end": size}
@@ -165,7 +212,10 @@ def _written(order: dict[str, Any], fd: int, data: bytes) -> dict[str, object]:
     if order.get("last"):
         if order.get("mode"):
             os.fchmod(fd, int(order["mode"]) & _MODES)
-        os.fsync(fd)
+        if durable:
+            os.fsync(fd)
+        else:  # on its way to the disk at least
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     return {"end": at + len(data), "taken": len(data)}
 
 
@@ -192,24 +242,35 @@ def _words(path: str) -> str:
 
 
 def main() -> None:
-    """Do as the order says."""
+    """Do as the orders say."""
     allow_root, uid_min = sys.argv[1:]
-    order = json.loads(sys.stdin.buffer.readline())
-    content = sys.stdin.buffer.read()
     rules = privilege.PrivilegeRules(allow_root=allow_root == "1", uid_min=int(uid_min))
-    enter("")
-    done: dict[str, object]
-    data = b""
-    try:
-        become_owner(order, rules)
-        os.chdir("/")
+    enter("", open_files=OPEN_FILES)
+    owner: tuple[object, ...] = ()
+    while line := sys.stdin.buffer.readline():
+        order = json.loads(line)
+        content = sys.stdin.buffer.read(order["count"])
+        try:
+            named = order["user"], order["uid"], order["gid"]
+            if not owner:
+                become_owner(order, rules)
+                os.chdir("/")
+                owner = named
+        except LaunchError as error:
+            _answer({"error": error.message, "errno": error.errno or errno.EPERM}, b"")
+            return
+        if named != owner:
+            return
         if order.get("writes"):
-            done = write(order, content)
+            _answer(write(order, content), b"")
         else:
-            done, data = read(order)
-    except LaunchError as error:
-        done = {"error": error.message, "errno": error.errno or errno.EPERM}
-    sys.stdout.buffer.write(json.dumps(done).encode() + b"\n" + data)
+            _answer(*read(order))
+
+
+def _answer(done: dict[str, object], data: bytes) -> None:
+    line = json.dumps({**done, "count": len(data)}).encode()
+    sys.stdout.buffer.write(line + b"\n" + data)
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

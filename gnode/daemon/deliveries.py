@@ -1,40 +1,41 @@
 """Output of jobs on its way to their hosts of submission, where this node lacks their directories.
 
 An attempt's *outbox* is a directory of its owner with the files ``stdout`` and ``stderr``, and the
-directory ``files`` of what is staged out: files, directories and symbolic links. After the end its
-files go to the head in pieces, one at a time, each acknowledged. How far a file has come is written
-down with each acknowledgement, so a gnode that is killed continues there, and a piece that is sent
-again is not written twice. The outbox is removed when all of it has arrived; what cannot be
-delivered stays in it.
-
-gnode opens these files as root: the outbox's own name is root's, no symbolic link is followed, and
-a file must belong to the owner of the outbox. Sockets, pipes and devices are left out. A file that
-cannot be delivered does not keep the others.
+directory ``files`` of what is staged out: files, directories and symbolic links. While the attempt
+runs, what its output has gained goes to the head now and then; after the end all files go there in
+pieces, one at a time, each acknowledged. Small files share a piece. How far a file has come is
+written down with each acknowledgement, so a gnode that is killed continues there, and a piece that
+is sent again is not written twice. The outbox is removed when all of it has arrived; what cannot be
+delivered stays in it. A file that cannot be delivered does not keep the others.
 """
 
 import asyncio
 import logging
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gnode.core.effects import DeliverOutput
 from gnode.core.inputs import Input, OutputReturned
 from gnode.core.task import AttemptKey, parse_outbox
+from gnode.daemon.outbox import DeliveryError, FileBatch, FileProgress, Outbox, shown, split
+from gnode.daemon.owner_tree import BATCH_ENTRIES
+from gnode.daemon.rate_limit import RateLimit
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.scratch import Scratch
-from gnode.task import FILES, STDERR, STDOUT
+from gnode.task import FILES
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
-from gsched.files import replace_file
-from gsched.model.limits import MAX_DELIVERED_BYTES, MAX_DELIVERED_FILES, MAX_DELIVERY_RATE
+from gsched.host_slots import HostSlots
+from gsched.model.limits import MAX_DELIVERED_BYTES, MAX_DELIVERY_RATE, MAX_RUNNING_OUTPUT
 from gsched.model.units import format_size
 from gsched.model.wording import counted
 from gsched.protocol.deliveries import (
@@ -47,7 +48,8 @@ from gsched.protocol.deliveries import (
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 4  # outboxes of which a piece is on its way
+AT_ONCE: Final = 16  # outboxes of which a piece is on its way
+OF_HOST: Final = 4  # to one host of submission
 ANSWER_S: Final = 60.0
 #: For so long without any progress the end of an attempt is not reported.
 GATE_S: Final = 20.0
@@ -58,27 +60,9 @@ GIVE_UP_S: Final = 3 * 86_400.0
 #: What was not delivered is removed after so long.
 KEEP_S: Final = 30 * 86_400.0
 KEEP_LOOK_S: Final = 3600.0
-DEPTH_MAX: Final = 32  # of what is staged out, as in gnode.daemon.owner_tree
-#: How often the progress of what is staged out is kept: what comes again is written again.
-PROGRESS_S: Final = 1.0
-
-
-class _FileProgress(Struct, omit_defaults=True):
-    """How far a file has come: where it begins and ends there, and how much of it has gone."""
-
-    base: int = BEGIN
-    end: int = BEGIN
-    sent: int = 0
-    done: bool = False
-
-
-class _DeliveryError(Exception):
-    """A file cannot be delivered; ``later``: it may be later; ``others`` cannot, either."""
-
-    def __init__(self, message: str, *, later: bool, others: int = 0) -> None:
-        super().__init__(message)
-        self.later = later
-        self.others = others
+#: While an attempt runs: when its output is looked at first, and how often then.
+RUNNING_FIRST_S: Final = 5.0
+RUNNING_LOOK_S: Final = 10.0
 
 
 class Outboxes:
@@ -116,7 +100,10 @@ class Outboxes:
         self._remover = remover
         self._requests: dict[int, asyncio.Future[PieceDelivered]] = {}
         self._next_request = 1
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = HostSlots(AT_ONCE, OF_HOST)
+        self._rate = RateLimit(MAX_DELIVERY_RATE)
+        self._hosts: dict[str, str] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
         self._under_way: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -154,8 +141,19 @@ class Outboxes:
                     left.unlink()
 
     def deliver(self, effect: DeliverOutput) -> None:
-        """Deliver an outbox; its attempt hears when that has ended, or takes long."""
-        self._begin(effect.outbox, effect.key)
+        """Deliver an outbox; its attempt hears when that has ended, or takes long.
+
+        Of an attempt that runs: deliver what its output gains, until it has ended.
+        """
+        name = os.path.basename(effect.outbox)
+        self._hosts[name] = effect.host
+        if not effect.runs:
+            self._begin(effect.outbox, effect.key)
+        elif name not in self._running and name not in self._under_way:
+            task = asyncio.get_running_loop().create_task(self._follow(effect.outbox))
+            self._running[name] = task
+            self._tasks.add(task)
+            task.add_done_callback(self._on_done)
 
     async def run(self) -> None:
         """Remove outboxes that could not be delivered for a long time, until gnode ends."""
@@ -187,17 +185,58 @@ class Outboxes:
     async def _deliver(self, path: str, key: AttemptKey | None) -> None:
         """Deliver an outbox, trying again while that may help."""
         name = os.path.basename(path)
+        running = self._running.pop(name, None)
+        if running is not None:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running  # its last piece may come again
         if name in self._under_way or not await asyncio.to_thread(os.path.isdir, path):
             self._return(key, "")
             return
         self._under_way.add(name)
         try:
-            box = _Outbox(path, self._progress_dir / name)
+            box = Outbox(path, self._progress_dir / name)
             await self._try(box, key)
         finally:
             self._under_way.discard(name)
+            self._hosts.pop(name, None)
 
-    async def _try(self, box: "_Outbox", key: AttemptKey | None) -> None:
+    async def _follow(self, path: str) -> None:
+        """Deliver what the output of an attempt gains while it runs."""
+        box = Outbox(path, self._progress_dir / os.path.basename(path))
+        pause_s = RUNNING_FIRST_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = RUNNING_LOOK_S
+            if not await asyncio.to_thread(os.path.isdir, path):
+                return
+            if not self._is_connected():
+                continue
+            try:
+                for name in await asyncio.to_thread(box.streams):
+                    await self._carry_gain(box, name)
+            except DeliveryError as error:
+                pause_s = PAUSE_LONGEST_S
+                log.info("%s: %s", path, error)
+
+    async def _carry_gain(self, box: Outbox, name: str) -> None:
+        """Send what a file of a running attempt has gained, up to a limit."""
+        sent = box.progress.setdefault(name, FileProgress())
+        try:
+            fd = await asyncio.to_thread(box.open, name)
+        except OSError as error:
+            raise DeliveryError(f"{name}: {error.strerror or error}", later=True) from error
+        try:
+            most_bytes = min(sent.sent + MAX_RUNNING_OUTPUT, MAX_DELIVERED_BYTES)
+            while sent.base == BEGIN or sent.sent < min(os.fstat(fd).st_size, most_bytes):
+                before = sent.base, sent.sent
+                await self._piece(box, name, fd, os.fstat(fd), runs=True)
+                if (sent.base, sent.sent) == before:
+                    break
+        finally:
+            os.close(fd)
+
+    async def _try(self, box: Outbox, key: AttemptKey | None) -> None:
         loop = asyncio.get_running_loop()
         since_s, pause_s, gate = loop.time(), PAUSE_FIRST_S, key
         while True:
@@ -205,7 +244,7 @@ class Outboxes:
             wake = self._wake
             try:
                 await self._carry(box)
-            except _DeliveryError as error:
+            except DeliveryError as error:
                 fault = error
             else:
                 self._finish(box.path)
@@ -227,7 +266,7 @@ class Outboxes:
             except TimeoutError:
                 pause_s = min(2 * pause_s, PAUSE_LONGEST_S)
 
-    def _words(self, box: "_Outbox", fault: _DeliveryError) -> str:
+    def _words(self, box: Outbox, fault: DeliveryError) -> str:
         if fault.later:
             return f"output waits on {self._node} in {box.path} to be delivered: {fault}"
         more = f", with {counted(fault.others, 'other file')}" if fault.others else ""
@@ -243,37 +282,66 @@ class Outboxes:
         self._remover.add(path)
         (self._progress_dir / os.path.basename(path)).unlink(missing_ok=True)
 
-    async def _carry(self, box: "_Outbox") -> None:
+    async def _carry(self, box: Outbox) -> None:
         """Send what is left of an outbox.
 
         Raises:
-            _DeliveryError: a file is not there in full.
+            DeliveryError: a file is not there in full.
         """
         if not self._is_connected():
-            raise _DeliveryError("this node is not connected to the head", later=True)
-        try:
-            some = islice(box.names(), MAX_DELIVERED_FILES + 1)
-            names = await asyncio.to_thread(lambda: list(some))
-        except OSError as error:
-            raise _DeliveryError(f"{box.path}: {error.strerror}", later=True) from error
-        if len(names) > MAX_DELIVERED_FILES:
-            text = f"there are more than {MAX_DELIVERED_FILES} files"
-            raise _DeliveryError(text, later=False)
-        faults = []
-        for name in names:
-            if box.progress.setdefault(name, _FileProgress()).done:
+            raise DeliveryError("this node is not connected to the head", later=True)
+        names = await asyncio.to_thread(box.listed)
+        left = deque(
+            name for name in names if not box.progress.setdefault(name, FileProgress()).done
+        )
+        faults: list[str] = []
+        while left:
+            batch = await asyncio.to_thread(box.batch, list(islice(left, BATCH_ENTRIES)))
+            if batch.names or batch.faults:
+                await self._carry_batch(box, batch, left, faults)
                 continue
             try:
-                await self._carry_file(box, name)
-            except _DeliveryError as error:
+                await self._carry_file(box, left[0])
+            except DeliveryError as error:
                 if error.later:
                     raise
                 faults.append(str(error))
+            left.popleft()
         if faults:
-            raise _DeliveryError(faults[0], later=False, others=len(faults) - 1)
+            raise DeliveryError(faults[0], later=False, others=len(faults) - 1)
 
-    async def _carry_file(self, box: "_Outbox", name: str) -> None:
-        shown = name.encode("latin-1").decode("utf-8", "backslashreplace")
+    async def _carry_batch(
+        self, box: Outbox, batch: FileBatch, left: deque[str], faults: list[str]
+    ) -> None:
+        """Send files that share a piece; take what has arrived, or cannot, from ``left``."""
+        unread = dict(batch.faults)
+        answer = PieceDelivered(request=0)
+        if batch.names:
+            file, _ = split(batch.names[0])
+            async with self._slot(box):
+                piece = box.piece(file, kind="batch", data=batch.content, last=True)
+                answer = await self._ask(piece)
+            failpoint("staging.node.after_entry")
+            if answer.is_single:
+                box.takes_batches = False
+                return
+            await self._rate.passed(len(batch.content))
+        arrived = batch.names[: answer.taken]
+        refused = batch.names[answer.taken : answer.taken + 1] if answer.error else []
+        for name in arrived:
+            box.progress[name].done = True
+        await box.keep_progress()
+        if answer.error and answer.later:
+            raise DeliveryError(answer.error, later=True)
+        if not (arrived or refused or unread):
+            raise DeliveryError("the host of submission takes nothing", later=True)
+        faults += [f"{shown(name)}: {why}" for name, why in unread.items()]
+        faults += [answer.error] * len(refused)
+        gone = {*arrived, *refused, *unread}
+        while left and left[0] in gone:
+            left.popleft()
+
+    async def _carry_file(self, box: Outbox, name: str) -> None:
         try:
             entry = await asyncio.to_thread(box.entry, name)
             if entry is not None:
@@ -281,46 +349,46 @@ class Outboxes:
                 return
             fd = await asyncio.to_thread(box.open, name)
         except OSError as error:
-            raise _DeliveryError(f"{shown}: {error.strerror or error}", later=False) from error
+            raise DeliveryError(f"{shown(name)}: {error.strerror or error}", later=False) from error
         try:
             status = os.fstat(fd)
             if status.st_size > MAX_DELIVERED_BYTES:
                 text = (
-                    f"{shown} has {format_size(status.st_size)}; the limit is "
+                    f"{shown(name)} has {format_size(status.st_size)}; the limit is "
                     f"{format_size(MAX_DELIVERED_BYTES)}"
                 )
-                raise _DeliveryError(text, later=False)
+                raise DeliveryError(text, later=False)
             while not box.progress[name].done:
-                async with self._slots:
-                    await self._piece(box, name, fd, status)
+                await self._piece(box, name, fd, status)
         finally:
             os.close(fd)
 
-    async def _entry(self, box: "_Outbox", name: str, entry: tuple[Kind, bytes]) -> None:
+    async def _entry(self, box: Outbox, name: str, entry: tuple[Kind, bytes]) -> None:
         """Send a directory or link, which is one piece."""
-        async with self._slots:
-            file, below = _split(name)
-            kind, data = entry
-            piece = box.piece(file, below, kind=kind, data=data, last=True)
-            answer = await self._ask(piece)
-        failpoint("staging.node.after_entry")
+        file, below = split(name)
+        kind, data = entry
+        async with self._slot(box):
+            answer = await self._ask(box.piece(file, below, kind=kind, data=data, last=True))
         if answer.error:
-            raise _DeliveryError(answer.error, later=answer.later)
+            raise DeliveryError(answer.error, later=answer.later)
         box.progress[name].done = True
         await box.keep_progress()
 
-    async def _piece(self, box: "_Outbox", name: str, fd: int, status: os.stat_result) -> None:
+    async def _piece(
+        self, box: Outbox, name: str, fd: int, status: os.stat_result, *, runs: bool = False
+    ) -> None:
         sent = box.progress[name]
-        data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, sent.sent)
-        last = sent.sent + len(data) >= status.st_size
-        file, below = _split(name)
+        file, below = split(name)
         mode = stat.S_IMODE(status.st_mode) & 0o777 if file.startswith(f"{FILES}/") else 0
-        answer = await self._ask(
-            box.piece(file, below, at=sent.end, data=data, last=last, mode=mode)
-        )
+        async with self._slot(box):
+            data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, sent.sent)
+            last = not runs and sent.sent + len(data) >= status.st_size
+            answer = await self._ask(
+                box.piece(file, below, at=sent.end, data=data, last=last, mode=mode)
+            )
         failpoint("delivery.node.after_answer")
         if answer.error:
-            raise _DeliveryError(answer.error, later=answer.later)
+            raise DeliveryError(answer.error, later=answer.later)
         begun = sent.base == BEGIN
         if begun:
             sent.base = answer.end - answer.taken
@@ -335,7 +403,11 @@ class Outboxes:
             await box.keep_progress()
         else:
             await asyncio.to_thread(box.write_progress, durable=begun)
-        await asyncio.sleep(len(data) / MAX_DELIVERY_RATE)
+        await self._rate.passed(len(data))
+
+    def _slot(self, box: Outbox) -> AbstractAsyncContextManager[None]:
+        name = os.path.basename(box.path)
+        return self._slots.slot(self._hosts.get(name, name))
 
     async def _ask(self, piece: DeliverPiece) -> PieceDelivered:
         number, self._next_request = self._next_request, self._next_request + 1
@@ -346,135 +418,6 @@ class Outboxes:
             async with asyncio.timeout(ANSWER_S):
                 return await request
         except TimeoutError:
-            raise _DeliveryError(f"no answer within {ANSWER_S:.0f} s", later=True) from None
+            raise DeliveryError(f"no answer within {ANSWER_S:.0f} s", later=True) from None
         finally:
             self._requests.pop(number, None)
-
-
-def _split(name: str) -> tuple[str, bytes]:
-    """Return what the head knows a file as, and its path below that."""
-    if not name.startswith(f"{FILES}/"):
-        return name, b""
-    number, _, below = name.removeprefix(f"{FILES}/").partition("/")
-    return f"{FILES}/{number}", below.encode("latin-1")
-
-
-class _Outbox:
-    """One outbox: its files, and how far they have come.
-
-    A name of a file is a text whose characters are the bytes of its path in the outbox.
-    """
-
-    def __init__(self, path: str, progress: Path) -> None:
-        self.path = path
-        self.key, self.token = parse_outbox(os.path.basename(path))
-        self._file = progress
-        self._kept_s = 0.0
-        self.progress: dict[str, _FileProgress] = {}
-        try:
-            self.progress = msgspec.json.decode(
-                progress.read_bytes(), type=dict[str, _FileProgress]
-            )
-        except FileNotFoundError:
-            pass
-        except msgspec.MsgspecError as error:
-            log.warning("%s is broken and ignored: %s", progress, error)
-
-    def total_sent(self) -> int:
-        """Return a number that grows whenever something has arrived."""
-        return sum(each.sent + each.done for each in self.progress.values())
-
-    async def keep_progress(self) -> None:
-        """Keep how far the files have come, unless that was done just now."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._kept_s >= PROGRESS_S:
-            self._kept_s = now_s
-            await asyncio.to_thread(self.write_progress, durable=False)
-
-    def write_progress(self, *, durable: bool) -> None:
-        """Keep how far the files have come."""
-        self._file.parent.mkdir(mode=0o700, exist_ok=True)
-        replace_file(str(self._file), msgspec.json.encode(self.progress), durable=durable)
-
-    def piece(self, file: str, below: bytes, **fields: Any) -> DeliverPiece:
-        """Return a piece of one of its files."""
-        return DeliverPiece(
-            request=0,
-            job=self.key.job,
-            attempt=self.key.attempt,
-            token=self.token,
-            file=file,
-            name=below,
-            **fields,
-        )
-
-    def names(self) -> Iterator[str]:
-        """Yield the names of what is to be delivered, a directory before what is in it."""
-        for name in (STDOUT, STDERR):
-            if os.path.lexists(os.path.join(self.path, name)):
-                yield name
-        top = os.path.join(self.path, FILES)
-        if os.path.islink(top):
-            return
-        if not os.path.isdir(top):
-            return
-        for place, directories, files, fd in os.fwalk(top):
-            below = os.path.relpath(place, self.path)
-            if below.count("/") > DEPTH_MAX:
-                raise _DeliveryError(f"is more than {DEPTH_MAX} directories deep", later=False)
-            directories.sort()
-            for name in sorted((*directories, *files)):
-                mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-                    yield os.fsencode(os.path.join(below, name)).decode("latin-1")
-
-    def entry(self, name: str) -> tuple[Kind, bytes] | None:
-        """Return what a directory or link is; None for a file.
-
-        Raises:
-            OSError: it is not there any more.
-        """
-        if name in {STDOUT, STDERR}:
-            return None
-        place, last = self._way(name)
-        try:
-            mode = os.stat(last, dir_fd=place, follow_symlinks=False).st_mode
-            if stat.S_ISLNK(mode):
-                return "link", os.readlink(last, dir_fd=place)
-            return ("directory", b"") if stat.S_ISDIR(mode) else None
-        finally:
-            os.close(place)
-
-    def _way(self, name: str) -> tuple[int, bytes]:
-        """Return the directory of a file, reached without a symbolic link, and its name there."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        place = os.open(self.path, flags)
-        try:
-            *way, last = name.encode("latin-1").split(b"/")
-            for each in way:
-                below = os.open(each, flags, dir_fd=place)
-                os.close(place)
-                place = below
-        except OSError:
-            os.close(place)
-            raise
-        return place, last
-
-    def open(self, name: str) -> int:
-        """Open a file of the outbox, which must be its owner's own.
-
-        Raises:
-            OSError: it is not, or leads elsewhere.
-        """
-        owner = os.lstat(self.path).st_uid
-        place, last = self._way(name)
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            fd = os.open(last, flags, dir_fd=place)
-        finally:
-            os.close(place)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
-            os.close(fd)
-            raise PermissionError(1, "is not a plain file of the job's owner")
-        return fd

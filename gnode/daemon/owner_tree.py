@@ -12,7 +12,8 @@ before what is in it. Each is a line of JSON, then the bytes that it counts:
 * ``stamp``: changes when the file does; ``count`` alone: of a link, where it leads;
 * ``end``: nothing follows.
 
-Sockets, pipes and devices are left out.
+A batch that is written is such a row, too, of entries that are each there in full. Sockets, pipes
+and devices are left out.
 """
 
 import base64
@@ -22,11 +23,12 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 BEGIN: Final = -1  # as in gsched.protocol.deliveries
 ENTRIES_MAX: Final = 1000  # of a piece
+BATCH_ENTRIES: Final = 500  # of a batch: as many descriptors are open
 DEPTH_MAX: Final = 32  # as many descriptors are open
 _HEADER_BYTES: Final = 200
 _TRIES: Final = 3
@@ -188,8 +190,26 @@ class _TreePiece:
         self._left -= len(data) + _HEADER_BYTES
 
     def _put(self, header: dict[str, object], data: bytes = b"") -> None:
-        line = json.dumps({**header, "count": len(data)}).encode() + b"\n"
-        self._entries.append(line + data)
+        self._entries.append(pack(header, data))
+
+
+def pack(header: Mapping[str, object], data: bytes = b"") -> bytes:
+    """Return an entry of a piece."""
+    return json.dumps({**header, "count": len(data)}).encode() + b"\n" + data
+
+
+def unpack(piece: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield the entries of a piece.
+
+    Raises:
+        ValueError: it is none.
+    """
+    place = 0
+    while place < len(piece):
+        end = piece.index(b"\n", place)
+        header = json.loads(piece[place:end])
+        place = end + 1 + int(header["count"])
+        yield header, piece[end + 1 : place]
 
 
 def _stamp(status: os.stat_result) -> str:

@@ -19,13 +19,13 @@ from gnode.supervisor.errors import LaunchError
 OPEN_FILES = 64
 
 
-def enter(group: str) -> None:
+def enter(group: str, open_files: int = OPEN_FILES) -> None:
     """Join the attempt's control group, and take limits that this program never reaches.
 
     The attempt may end meanwhile: then it is killed with it. Other signals are for the job.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open("/proc/self/oom_score_adj", encoding="ascii") as file:
         is_protected = int(file.read()) < 0

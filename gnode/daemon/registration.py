@@ -4,6 +4,7 @@ from typing import Any
 
 from gnode.core.effects import SendRegister
 from gnode.daemon.parts import DaemonIdentity, HostIdentity
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Inventory, Load
 from gsched.protocol.node import Register
 
@@ -17,7 +18,7 @@ def registration(own: HostIdentity, address: str, **of_node: Any) -> Register:
         of_node: further fields of `Register`.
     """
     fields: dict[str, Any] = {
-        "inventory": Inventory(cpus=0, memory_bytes=0),
+        "inventory": Inventory(cpus=0, memory_bytes=0, features=(FILES_FEATURE,)),
         "attempts": (),
         "load": Load(),
         **of_node,

@@ -16,8 +16,10 @@ from msgspec import structs
 
 from gnode.core.table import NodeAttempt
 from gnode.core.task import AttemptKey
+from gnode.daemon.rate_limit import RateLimit
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
+from gsched.host_slots import HostSlots
 from gsched.model.limits import MAX_DELIVERY_RATE, MAX_STEP_CALLS, MAX_STEP_ORDERS
 from gsched.protocol import training as wire
 from gsched.protocol.code import CodeRead, CodeWanted
@@ -42,7 +44,8 @@ UNSENT_BYTES_MAX = 64 * 1024
 #: Then a piece is requested again: the connection to the head may have been lost.
 CODE_ANSWER_S = 30.0
 STAGED_ANSWER_S = 60.0  # as of output that returns: a host may take its time
-STAGED_AT_ONCE = 4
+STAGED_AT_ONCE = 16
+STAGED_OF_HOST = 4
 
 
 @dataclass(slots=True)
@@ -74,13 +77,16 @@ class PieceRelay:
     Attributes:
         send: sends a message to the head, where one is connected.
         is_connected: whether one is.
+        host_of: returns an attempt's host of submission.
     """
 
     send: Callable[[CodeWanted | StagedWanted], None]
     is_connected: Callable[[], bool]
+    host_of: Callable[[AttemptKey], str]
     _pending: dict[int, "asyncio.Future[CodeRead | StagedRead]"] = field(default_factory=dict)
     _next: int = 1
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STAGED_AT_ONCE))
+    _slots: HostSlots = field(default_factory=lambda: HostSlots(STAGED_AT_ONCE, STAGED_OF_HOST))
+    _rate: RateLimit = field(default_factory=lambda: RateLimit(MAX_DELIVERY_RATE))
 
     def take(self, answer: CodeRead | StagedRead) -> None:
         """Take an answer of the head."""
@@ -103,7 +109,7 @@ class PieceRelay:
             if message.read is not None:
                 reply = await self._code(key, message.read)
             elif message.fetch is not None:
-                async with self._slots:
+                async with self._slots.slot(self.host_of(key)):
                     reply = await self._staged(key, message.fetch)
             else:
                 raise wire.BadLineError("an offset is missing")
@@ -135,7 +141,7 @@ class PieceRelay:
             return {"later": "the head has not answered"}
         if answer.error:
             return {"later" if answer.later else "error": answer.error}
-        await asyncio.sleep(len(answer.data) / MAX_DELIVERY_RATE)
+        await self._rate.passed(len(answer.data))
         return {"data": answer.data}
 
     async def _answer(
@@ -187,7 +193,14 @@ class StepServer:
     _look: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        self.pieces = PieceRelay(send=self.send, is_connected=self.is_connected)
+        self.pieces = PieceRelay(
+            send=self.send, is_connected=self.is_connected, host_of=self._host_of
+        )
+
+    def _host_of(self, key: AttemptKey) -> str:
+        attempt = self.attempts.get(key)
+        away = attempt.task.away if attempt is not None and attempt.task is not None else None
+        return away.host if away is not None else ""
 
     def close(self) -> None:
         """Forget what waits: gnode ends."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn
 
+from gnode.daemon.owner_tree import unpack
 from gnode.steps.agent import connect_unix
 
 VERSION = 1
@@ -90,7 +91,7 @@ class PieceSource:
                 self._close()
                 answer = {"later": f"gnode does not answer: {error}"}
             if "data" in answer:
-                return _entries(base64.b64decode(answer["data"]))
+                return unpack(base64.b64decode(answer["data"]))
             if "error" in answer:
                 raise StageError(str(answer["error"]))
             if "refused" in answer:
@@ -122,15 +123,6 @@ class PieceSource:
             with contextlib.suppress(OSError):
                 self._messages.close()
             self._messages = None
-
-
-def _entries(piece: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    place = 0
-    while place < len(piece):
-        end = piece.index(b"\n", place)
-        header = json.loads(piece[place:end])
-        place = end + 1 + int(header["count"])
-        yield header, piece[end + 1 : place]
 
 
 class TreeCopy:

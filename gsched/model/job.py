@@ -1,5 +1,7 @@
 """The job as its user stated it, and how it ended."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from gsched.model.arrays import Array
@@ -93,6 +95,10 @@ class CodeSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dirty: bool = False
 
 
+#: In `SubmitPlace.kept`.
+AT_END: Final = "n"
+
+
 class SubmitPlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The directory of submission, so that a node can tell whether it has the same one.
 
@@ -100,7 +106,8 @@ class SubmitPlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         mark: of the directory: see `gsched.directories`.
         host: whose gnode has passed the submission on, as the head knows it; empty: the head's
             machine.
-        kept: ``o`` and ``e``: output files that stay on the node.
+        kept: ``o`` and ``e``: output files that stay on the node; `AT_END`: the others return when
+            the job has ended, and not while it runs.
     """
 
     mark: str

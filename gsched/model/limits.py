@@ -126,12 +126,15 @@ MAX_STEP_ORDERS: Final = 256
 MAX_SHELLS_BYTES: Final = 4 * MIB
 MAX_USER_SHELLS_BYTES: Final = 64 * MIB
 
-#: What returns to a host of submission: files of an attempt, bytes of each, and bytes in a second.
+#: What returns to a host of submission: files of an attempt, bytes of each, and bytes in a second
+#: of all together. While an attempt runs, so much of either file in ten seconds.
 MAX_DELIVERED_FILES: Final = 10_000
 MAX_DELIVERED_BYTES: Final = 64 * 1024 * MIB
-MAX_DELIVERY_RATE: Final = 64 * MIB
-#: Pieces on their way through the head, each of a MiB at most.
+MAX_DELIVERY_RATE: Final = 256 * MIB
+MAX_RUNNING_OUTPUT: Final = 8 * MIB
+#: Pieces on their way through the head, each of a MiB at most: of all hosts, and of one.
 MAX_DELIVERIES: Final = 64
+MAX_HOST_DELIVERIES: Final = 16
 
 #: How much of what somebody wrote is shown in an error.
 SHOWN: Final = 80

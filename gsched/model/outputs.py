@@ -4,6 +4,7 @@ Pure.
 """
 
 import posixpath
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from gsched.model.ids import (
@@ -20,6 +21,8 @@ ARRAY_INDEX_NAMES: Final = (
     *("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX"),
     *("LSB_JOBINDEX", "SGE_TASK_ID"),  # what scripts for LSF and Grid Engine read
 )
+#: The feature of a host that stages files through the head, and takes many small ones at once.
+FILES_FEATURE: Final = "file-staging"
 OPENPBS_ARRAY_INDEX: Final = "^array_index^"  # of the element of an array, in paths
 
 
@@ -96,6 +99,21 @@ def staged_path(spec: JobSpec, item: StagedFile, rank: int = 0) -> str:
     top = "~" if item.host else spec.submit_dir or spec.workdir
     path = posixpath.join(top, item.remote.removeprefix("~/"))
     return path.rstrip("/") + _rank_suffix(rank)
+
+
+def path_below(path: str, directory: str) -> str:
+    """Return a path from the directory of submission, below which it is; empty: it is elsewhere."""
+    below = posixpath.relpath(posixpath.join(directory, path), directory)
+    return "" if not path or below in {".", ".."} or below.startswith("../") else below
+
+
+def files_below(paths: Iterable[str]) -> Iterator[StagedFile]:
+    """Yield what is staged of paths below the directory of submission, nothing of it twice."""
+    kept: list[str] = []
+    for path in sorted(set(paths)):
+        if not any(path.startswith(f"{each}/") for each in kept):
+            kept.append(path)
+            yield StagedFile(local=path, host="", remote=path)
 
 
 def file_name(spec: JobSpec) -> str:

@@ -24,11 +24,12 @@ OUTBOX: Final = "outbox:"
 #: Begins the name of what is staged out: ``files/`` and its number in ``stage_out``.
 FILES: Final = "files"
 
-Kind = Literal["file", "directory", "link"]
+#: A batch is a row of entries that are each there in full: see `gnode.daemon.owner_tree`.
+Kind = Literal["file", "directory", "link", "batch"]
 
 
 class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_defaults=True):
-    """Node to head: a piece of a file of an attempt that has ended here.
+    """Node to head: a piece of a file of an attempt that has ended here, or of its output so far.
 
     Answered by `PieceDelivered` with the same request.
 
@@ -61,10 +62,12 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
     Attributes:
         end: where the next piece begins in the file; before where this one was to begin: the host
             has lost what was acknowledged.
-        taken: bytes of the piece that the file has; 0 also where it was opened for appending.
+        taken: bytes of the piece that the file has; 0 also where it was opened for appending. Of a
+            batch the number of entries, in their order: one that has an error is the next.
         path: ``HOST:PATH`` of the file.
         error: why the piece is not there, in words; empty: it is.
         later: it may work later: the host is not connected, or its disk is full.
+        is_single: the host takes no batches.
     """
 
     request: Count
@@ -73,6 +76,7 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
     path: str = ""
     error: str = ""
     later: bool = False
+    is_single: bool = False
 
 
 class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaults=True):

@@ -17,13 +17,14 @@ from msgspec import structs
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, InvalidRequestError, NotPermittedError
 from gsched.failpoint import failpoint
+from gsched.host_slots import HostSlots
 from gsched.logs import Complaints
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.job import JobSpec, StagedFile
-from gsched.model.limits import MAX_DELIVERIES
+from gsched.model.limits import MAX_DELIVERIES, MAX_HOST_DELIVERIES
 from gsched.model.outputs import OutputFile, OutputNames, output_files, staged_path
 from gsched.model.passages import Passage
-from gsched.model.states import Join
+from gsched.model.states import Join, PartState
 from gsched.protocol.api import OutputChunk
 from gsched.protocol.deliveries import (
     DELIVERY_BYTES,
@@ -53,6 +54,9 @@ _LATER: Final = frozenset(
     }
 )
 STREAMS: Final = ("stdout", "stderr")
+LOOKUPS: Final = 8  # of attempts in the database
+#: So long a piece waits for its turn at a host that is slow to answer; its node sends it again.
+TURN_S: Final = 20.0
 
 
 class Deliveries:
@@ -68,7 +72,8 @@ class Deliveries:
         self._reader = reader
         self._clock = clock
         self._complaints = Complaints(log, clock)
-        self._slots = asyncio.Semaphore(MAX_DELIVERIES)
+        self._slots = HostSlots(MAX_DELIVERIES, MAX_HOST_DELIVERIES)
+        self._lookups = asyncio.Semaphore(LOOKUPS)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -104,9 +109,8 @@ class Deliveries:
         number, host = wanted.request, ""
         try:
             host, order = self._staged_order(node, wanted)
-            async with self._slots:
-                done = await self._files.do(host, order)
-                failpoint("staging.head.after_host")
+            done = await self._done(host, order)
+            failpoint("staging.head.after_host")
         except NotPermittedError as error:
             self._head.oddities["delivery_refused"] += 1
             self._complaints.say(node, f"{node}: a file is not staged in: {error.message}")
@@ -168,13 +172,15 @@ class Deliveries:
         """Return the answer to a piece of a node, once it is written."""
         host = ""
         try:
-            async with self._slots:
+            async with self._lookups:
                 job, attempt = await self._attempt(piece.job, piece.attempt)
-                order = self._order(job, attempt, node, piece)
-                assert job.spec.place is not None, "the order says so"
-                host = job.spec.place.host
-                done = await self._files.do(host, order)
-                failpoint("delivery.head.after_host")
+            order = self._order(job, attempt, node, piece)
+            assert job.spec.place is not None, "the order says so"
+            host = job.spec.place.host
+            if piece.kind == "batch" and not self._files.takes_batches(host):
+                return PieceDelivered(request=piece.request, is_single=True)
+            done = await self._done(host, order)
+            failpoint("delivery.head.after_host")
         except NotPermittedError as error:
             self._head.oddities["delivery_refused"] += 1
             self._complaints.say(node, f"{node}: output is not delivered: {error.message}")
@@ -186,12 +192,35 @@ class Deliveries:
         if done.error:
             error_words = f"{shown}: {done.error}"
             self._note(piece, node, host, error=error_words)
-            is_later = done.errno in _LATER
-            return PieceDelivered(request=piece.request, error=error_words, later=is_later)
-        self._note(piece, node, host, size_bytes=done.taken)
+            return PieceDelivered(
+                request=piece.request,
+                error=error_words,
+                later=done.errno in _LATER,
+                taken=done.taken if piece.kind == "batch" else 0,
+            )
+        if not _runs(attempt, node):  # else it is nothing that anybody waits for
+            self._note(piece, node, host, size_bytes=len(piece.data))
         return PieceDelivered(
             request=piece.request, end=done.end, taken=done.taken, path=f"{shown}:{done.path}"
         )
+
+    async def _done(self, host: str, order: FileOrder) -> FileDone:
+        """Have an order done on a host when it is that host's turn.
+
+        Raises:
+            BadStateError: it is not done; it may be later.
+        """
+        if self._slots.is_slow(host):
+            limit_s: float | None = TURN_S
+        else:
+            limit_s = None
+        try:
+            async with asyncio.timeout(limit_s) as turn, self._slots.slot(host):
+                turn.reschedule(None)
+                return await self._files.do(host, order)
+        except TimeoutError:
+            name = host or self._head.settings.server
+            raise BadStateError(f"{name} is slow to answer: other files wait for it") from None
 
     async def read(
         self, job: Job, node: str, stream: str, *, offset: int, max_bytes: int
@@ -345,6 +374,10 @@ class Deliveries:
             short_number=job.short_number if array_of(job.id) else 0,
         )
         return output_files(job.spec, names)[STREAMS.index(stream)]
+
+
+def _runs(attempt: Attempt, node: str) -> bool:
+    return attempt.parts[node].state is PartState.RUNNING
 
 
 def _item_of(files: Sequence[StagedFile], name: str) -> StagedFile | None:

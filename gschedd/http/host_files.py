@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from gsched.errors import BadStateError
+from gsched.model.outputs import FILES_FEATURE
 from gsched.owner_files import OwnerFiles
 from gsched.protocol.deliveries import FileDone, FileOrder
 from gschedd.core.state.settings import Settings
@@ -71,6 +72,11 @@ class HostFiles:
             raise BadStateError(self._not_there(host))
         finally:
             self._requests.pop((link.node, number), None)
+
+    def takes_batches(self, host: str) -> bool:
+        """Return whether a host can take many files in one order; also where it is not known."""
+        link = self._link(host)
+        return link is None or FILES_FEATURE in link.features
 
     def _link(self, host: str) -> Link | None:
         if host:

@@ -69,12 +69,14 @@ class Link:
         surveyed: the node is asked what it knows, and does not obey.
         incomplete: what the node's registration lacks, as it could not be read.
         peer: who the node is by its certificate or the kernel.
+        features: of the node, as it has registered.
         certificate: what the node has told of its certificate; None: it has none.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
         self.node = who.node
         self.boot_id = who.registration.boot_id
+        self.features = frozenset(who.registration.inventory.features)
         self.call = call
         self.witnessed = (0, 0)
         self.surveyed = False

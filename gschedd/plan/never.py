@@ -1,5 +1,6 @@
 """Why a request can never be met, in words: the term that fails, and the largest node."""
 
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
 from gsched.model.units import format_size
@@ -80,7 +81,12 @@ def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
     if chunk.memory_bytes:
         terms.append((Chunk(cpus=0, memory_bytes=chunk.memory_bytes), terms[0][1]))
     terms.extend(
-        (Chunk(cpus=0, features=(word,)), f"nodes and features here: {_listed(site.words)}")
+        (
+            Chunk(cpus=0, features=(word,)),
+            "upgrade gsched on the nodes"
+            if word == FILES_FEATURE
+            else f"nodes and features here: {_listed(site.words)}",
+        )
         for word in chunk.features
     )
     terms.extend((Chunk(cpus=0, generic=(pair,)), "ask for less") for pair in chunk.generic)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Self
 
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import WHOLE_PERCENT, Chunk, Request
 from gsched.model.states import Placement
 from gsched.model.units import format_gpus, format_size
@@ -175,6 +176,10 @@ _SHORT = {
 }
 
 
+#: Features that no user has named, in words.
+_FEATURE_WORDS: Final = {FILES_FEATURE: "a gnode that can stage files (not of an older version)"}
+
+
 def describe_chunk(chunk: Chunk) -> str:
     """Return ``2 CPUs, 1 GPU (a100), 4gb memory``."""
     words = [counted(chunk.cpus, "CPU")]
@@ -186,7 +191,7 @@ def describe_chunk(chunk: Chunk) -> str:
     if chunk.memory_bytes:
         words.append(f"{format_size(chunk.memory_bytes)} memory")
     words.extend(f"{count} {name}" for name, count in chunk.generic)
-    words.extend(chunk.features)
+    words.extend(_FEATURE_WORDS.get(each, each) for each in chunk.features)
     return ", ".join(words)
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import aiohttp
 from msgspec import Struct, structs
 
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Inventory, Load
 from gsched.protocol import node as n
 from tests.support.cluster import Cluster
@@ -95,7 +96,7 @@ def registration(**changes: object) -> n.Register:
         "incarnation": "start",
         "address": "127.0.0.1",
         "gnode_version": "test",
-        "inventory": Inventory(cpus=1, memory_bytes=1),
+        "inventory": Inventory(cpus=1, memory_bytes=1, features=(FILES_FEATURE,)),
         "attempts": (),
         "load": Load(),
         **changes,

@@ -35,8 +35,13 @@ NODE_LIMITS: Final = (
         "gnode.daemon.deliveries",
         (
             "MAX_DELIVERY_RATE",
-            "bytes: output that returns, in a second, of each attempt under way",
-            "four attempts of a node at once",
+            "bytes: output that returns, in a second",
+            "of all attempts of a node together; what is staged in has the same limit",
+        ),
+        (
+            "MAX_RUNNING_OUTPUT",
+            "bytes: output of a running attempt that returns, in 10 s",
+            "of each of its two files; the rest at its end",
         ),
     ),
     *rows_of(

@@ -320,6 +320,11 @@ LIMITS: Final = (
             "pieces: pieces of output on their way through the head",
             "a MiB each; further ones wait on their nodes",
         ),
+        (
+            "MAX_HOST_DELIVERIES",
+            "pieces: pieces on their way through the head, of one host of submission",
+            "one while it has not answered for 2 s",
+        ),
     ),
     *rows_of(
         Scope.JOB,

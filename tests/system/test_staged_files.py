@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gsched.failpoint import FAILPOINTS
+from gsched.model.resources import Inventory
 from gsched.protocol.deliveries import DeliverPiece, PieceDelivered, StagedRead, StagedWanted
 from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
@@ -368,6 +369,35 @@ def test_t9_t31_a_node_reads_and_writes_nothing_but_what_its_jobs_stage(apart: A
     assert all(written.values()), written
     assert (apart.home / "secret").read_text() == "not staged\n"
     assert (apart.home / "out" / "in").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_node_of_an_older_version_gets_no_job_that_stages_files(apart: Apart) -> None:
+    given(apart, "", "data/x")
+    words = ("--stage-in", "data", "-l", "ncpus=1", "--", "true")
+
+    async def wait() -> tuple[str, str]:
+        async with dialled(apart.cluster, node="n9") as n9:
+            await n9.call()
+            await n9.register(inventory=Inventory(cpus=4, memory_bytes=2**30))
+            refused = await asyncio.to_thread(apart.run, "gsub", *words)
+            await asyncio.to_thread(apart.start_host, "n1")
+            busy = await asyncio.to_thread(
+                apart.submit, "-l", "nodes=n1:ppn=4", "--", "sleep", "600"
+            )
+            head = apart.cluster.head
+            await asyncio.to_thread(
+                wait_until, lambda: head.job(busy).row.state == "running", what="a busy node"
+            )
+            job = await asyncio.to_thread(apart.submit, *words)
+            why = await asyncio.to_thread(apart.run, "gstat", "--why", str(job))
+            assert head.job(job).row.state == "queued"
+            return refused.stderr, why.stdout
+
+    refused, why = asyncio.run(wait())
+
+    assert "needs a gnode that can stage files" in refused
+    assert "upgrade gsched on the nodes" in refused
+    assert "a gnode that can stage files" in why
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,58 @@ def start_both(apart: Apart) -> None:
     apart.start_host("n1")
 
 
+#: Writes a line, and another one when the file ``go`` of the node is there.
+TWO_LINES = ("sh", "-c", "echo first; while ! [ -e {go} ]; do sleep 0.1; done; echo second")
+
+
+def two_lines(apart: Apart, name: str, *words: str) -> int:
+    """Start a job that writes two lines."""
+    command = [each.format(go=apart.home / "go") for each in TWO_LINES]
+    job = apart.submit(*words, "-N", name, "--", *command, host="l1")
+    wait_until(lambda: apart.cluster.head.job(job).row.state == "running", what=name)
+    return job
+
+
+def test_output_returns_while_the_job_runs(apart: Apart) -> None:
+    """Also after a crash of gnode; with -k n at the end only."""
+    start_both(apart)
+    at_end = two_lines(apart, "end", "-k", "n")
+    job = two_lines(apart, "now", "-k", "oed")
+    home = apart.on("l1", apart.home)
+    out, err = home / f"now.o{job}", home / f"now.e{job}"
+    wait_until(lambda: err.exists() and out.read_text() == "first\n", what="the first line")
+    apart.cluster.kill_node("n1")
+    apart.start_host("n1")
+    found = sorted(path.name for path in home.iterdir())
+    peeked = [apart.run("gpeek", str(each), host="l1").stdout for each in (job, at_end)]
+    reason = apart.cluster.head.job(job).row.reason
+    apart.on("n1", apart.home / "go").touch()
+    apart.ended(job)
+    apart.ended(at_end)
+
+    assert found == [f"now.e{job}", f"now.o{job}"]
+    assert peeked == ["first\n"] * 2
+    assert "return" not in reason
+    assert returned(apart, job, "now") == "first\nsecond\n"
+    assert returned(apart, at_end, "end") == "first\nsecond\n"
+
+
+def test_a_running_job_shows_that_its_output_cannot_return(apart: Apart) -> None:
+    start_both(apart)
+    home = apart.on("l1", apart.home)
+    home.chmod(0o555)
+    job = two_lines(apart, "late")
+    text = "Permission denied"
+    wait_until(lambda: text in apart.run("gstat", "--why", str(job)).stdout, what="the reason")
+    home.chmod(0o755)
+    apart.on("n1", apart.home / "go").touch()
+    story = apart.ended(job)
+
+    assert story.row.outcome is not None
+    assert story.row.outcome.message == ""
+    assert returned(apart, job, "late") == "first\nsecond\n"
+
+
 def returned(apart: Apart, job: int, name: str = "count", host: str = "l1") -> str:
     """Return what has returned of the standard output of a job, once its outbox is gone."""
     wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gnode.daemon.act_as_owner import BEGIN, become_owner, read, write
+from gnode.daemon.owner_tree import pack
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.privilege import PrivilegeRules
 
@@ -103,3 +104,52 @@ def test_t4_nothing_is_done_as_root_or_a_system_account() -> None:
         fields = {"user": "root", "uid": uid, "gid": 1}
         with pytest.raises(LaunchError):
             become_owner(fields, PrivilegeRules(allow_root=False, uid_min=1000))
+
+
+def batch(*entries: tuple[dict[str, object], bytes]) -> bytes:
+    return b"".join(pack(header, data) for header, data in entries)
+
+
+def batch_order(path: Path) -> dict[str, Any]:
+    return order(path, kind="batch", temporary="1.1.0")
+
+
+def test_a_batch_is_written_up_to_the_entry_that_cannot_be(tmp_path: Path) -> None:
+    top = tmp_path / "results"
+    content = batch(
+        ({"name": "", "kind": "directory"}, b""),
+        ({"name": "a", "kind": "file", "mode": 0o4750}, b"one"),
+        ({"name": "link", "kind": "link"}, b"a"),
+        ({"name": "../outside", "kind": "file", "mode": 0o600}, b"two"),
+        ({"name": "b", "kind": "file", "mode": 0o600}, b"three"),
+    )
+
+    done = write(batch_order(top), content)
+
+    assert (done["taken"], done["path"]) == (3, f"{top}/../outside")
+    assert "is not a path below it" in str(done["error"])
+    assert sorted(path.name for path in top.iterdir()) == ["a", "link"]
+    assert ((top / "a").read_text(), (top / "a").stat().st_mode & 0o7777) == ("one", 0o750)
+    assert os.readlink(top / "link") == "a"
+
+
+@pytest.mark.parametrize("content", [b"no batch", b'{"name": "a", "count": "x"}\n', b"[]\n"])
+def test_a_batch_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    done = write(batch_order(tmp_path / "results"), content)
+
+    assert (done["taken"], bool(done["error"])) == (0, True)
+
+
+def test_a_file_of_a_batch_replaces_one_and_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "here").mkdir()
+    content = batch(
+        ({"name": "old", "kind": "file", "mode": 0o600}, b"new"),
+        ({"name": "here", "kind": "file", "mode": 0o600}, b"new"),
+    )
+
+    done = write(batch_order(tmp_path), content)
+
+    assert (done["taken"], done["path"]) == (1, f"{tmp_path}/here")
+    assert (tmp_path / "old").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "old"]

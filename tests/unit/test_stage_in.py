@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnode.daemon.owner_tree import BEGIN, DEPTH_MAX, read_tree
+from gnode.daemon.owner_tree import BEGIN, DEPTH_MAX, read_tree, unpack
 from gnode.steps import stage_in
 from gnode.steps.stage_in import StageError, TreeCopy
 from gsched.model.limits import MAX_DELIVERED_BYTES, MAX_DELIVERED_FILES
@@ -23,7 +23,7 @@ def piece(top: Path, cursor: tuple[str, int], max_bytes: int) -> bytes:
 
 
 def entries(read: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    return stage_in._entries(read)
+    return unpack(read)
 
 
 def copied(top: Path, to: Path, max_bytes: int = 1000) -> int:

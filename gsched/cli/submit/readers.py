@@ -186,14 +186,15 @@ def join(text: str, _place: SubmitContext) -> str:
 def kept(text: str, _place: SubmitContext) -> str:
     """Return which of ``o`` and ``e`` ``-k`` keeps on the execution host.
 
-    OpenPBS's ``d`` asks for what gsched always does: output is written straight to its files.
+    OpenPBS's ``d`` asks for what gsched does anyway: output is written straight to its files, or
+    returns while the job runs. With ``n`` it returns at the end, as with Torque.
 
     Raises:
         UsageError: an unknown value.
     """
     if not _KEEP.fullmatch(text):
         raise UsageError(f"-k: invalid value {text!r}", hint="valid: e, o, eo, n; d behind them")
-    return "" if "d" in text or text == "n" else text
+    return "" if "d" in text else text
 
 
 def mail_points(text: str, _place: SubmitContext) -> str:
@@ -270,16 +271,16 @@ def script_arguments(text: str, _place: SubmitContext) -> tuple[str, ...]:
 
 def staged_in(text: str, place: SubmitContext) -> str:
     """Return the path of ``--stage-in``, from the directory of submission."""
-    from gsched.cli.submit.staged import path_below, path_in
+    from gsched.cli.submit.staged import path_in, stated_path
 
-    return path_in(path_below("--stage-in", text, place), place)
+    return path_in(stated_path("--stage-in", text, place), place)
 
 
 def staged_out(text: str, place: SubmitContext) -> str:
     """Return the path of ``--stage-out``, from the directory of submission."""
-    from gsched.cli.submit.staged import path_below
+    from gsched.cli.submit.staged import stated_path
 
-    return path_below("--stage-out", text, place)
+    return stated_path("--stage-out", text, place)
 
 
 def container_image(text: str, place: SubmitContext) -> str:

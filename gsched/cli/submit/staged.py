@@ -4,9 +4,7 @@ Imported only where a job has some.
 """
 
 import os
-import posixpath
 import socket
-from collections.abc import Iterable
 
 from msgspec import structs
 
@@ -15,17 +13,18 @@ from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.submit.stated import StatedOptions
 from gsched.errors import UsageError
 from gsched.model.job import StagedFile
+from gsched.model.outputs import files_below, path_below
 from gsched.protocol.submissions import SubmitJob
 
 
-def path_below(option: str, text: str, place: SubmitContext) -> str:
+def stated_path(option: str, text: str, place: SubmitContext) -> str:
     """Return a path from the directory of submission, below which it is.
 
     Raises:
         UsageError: it is elsewhere.
     """
-    path = posixpath.relpath(posixpath.normpath(absolute(text, place)), place.cwd)
-    if not text or path in {".", ".."} or path.startswith("../"):
+    path = path_below(text and absolute(text, place), place.cwd)
+    if not path:
         raise UsageError(
             f"{option} {text}: it is not below the directory of submission, {place.cwd}",
             hint="submit from a directory above it, or write -W stagein=LOCAL@HOST:PATH",
@@ -59,8 +58,8 @@ def with_staged(job: SubmitJob, stated: StatedOptions, extras: Extras) -> Submit
         _check(job, stated, "--stage-in" if bring else "--stage-out")
     return structs.replace(
         job,
-        stage_in=(*_below(bring), *(_of_host("stagein", item) for item in extras.stage_in)),
-        stage_out=(*_below(take), *(_of_host("stageout", item) for item in extras.stage_out)),
+        stage_in=(*files_below(bring), *(_of_host("stagein", item) for item in extras.stage_in)),
+        stage_out=(*files_below(take), *(_of_host("stageout", item) for item in extras.stage_out)),
     )
 
 
@@ -77,15 +76,6 @@ def _check(job: SubmitJob, stated: StatedOptions, option: str) -> None:
             "submission on its node",
             hint="leave one of them out",
         )
-
-
-def _below(paths: Iterable[str]) -> Iterable[StagedFile]:
-    """Yield what is stated, but nothing that is in another one of it."""
-    kept: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(path.startswith(f"{each}/") for each in kept):
-            kept.append(path)
-            yield StagedFile(local=path, host="", remote=path)
 
 
 def _of_host(name: str, item: str) -> StagedFile:

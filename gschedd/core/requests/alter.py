@@ -50,6 +50,7 @@ from gschedd.core.requests.schedule import (
     highest_priority,
 )
 from gschedd.core.requests.sharing import check_sharing
+from gschedd.core.requests.staged import with_staging
 from gschedd.core.requests.within_limits import (
     check_longer,
     check_startable,
@@ -387,6 +388,7 @@ def _with_resources(
     limits = settings.limits_of(spec.queue)
     request = with_memory(parsed.request, limits) if fresh else parsed.request
     request = with_container(request, spec.container, state, settings)
+    request = with_staging(request, spec)
     if not anew:
         request = structs.replace(request, places_max=spec.request.places_max)
     if job.attempt is not None and request != spec.request:

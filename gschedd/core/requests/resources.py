@@ -17,6 +17,7 @@ from gsched.model.units import format_duration
 from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.sharing import with_node_words
+from gschedd.core.requests.staged import with_staging
 from gschedd.core.requests.within_limits import limited_walltime
 from gschedd.core.state.settings import QueueLimits, Settings
 from gschedd.core.state.state import State
@@ -88,6 +89,7 @@ def _read(submitted: SubmitJob, queue: str, state: State, settings: Settings) ->
     request = with_memory(resources.request, settings.limits_of(queue))
     if submitted.container is not None:
         request = with_container(request, submitted.container, state, settings)
+        request = with_staging(request, submitted)
     if request is resources.request:
         return resources
     return structs.replace(resources, request=request)

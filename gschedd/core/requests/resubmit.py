@@ -25,6 +25,7 @@ from gschedd.core.requests.notify import kept_notify
 from gschedd.core.requests.projects import with_project
 from gschedd.core.requests.resources import check_possible, checked_walltime, with_memory
 from gschedd.core.requests.schedule import capped_priority
+from gschedd.core.requests.staged import with_staging
 from gschedd.core.requests.submit import Submission
 from gschedd.core.requests.within_limits import check_submitted, limited_walltime
 from gschedd.core.state.records import Job
@@ -61,6 +62,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
     walltime_s = limited_walltime(walltime_s, party_of(spec), state)
     request = with_memory(spec.request, settings.limits_of(spec.queue))
     request = with_container(request, spec.container, state, settings)
+    request = with_staging(request, spec)
     check_possible(request, state)
     priority, warnings = capped_priority(spec.priority, caller, settings)
     notify = kept_notify(spec, settings.config.notify)

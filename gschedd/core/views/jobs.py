@@ -12,6 +12,7 @@ from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import ELEMENT_BASE
 from gsched.model.job import Labels, Outcome, labels_of, stated_of
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
@@ -438,7 +439,7 @@ class JobViews:
             gpus_idle=tuple(idle_gpus(self._state, node.name)),
             gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
-            features=inventory.features,
+            features=tuple(each for each in inventory.features if each != FILES_FEATURE),
             generic=dict(inventory.generic),
             generic_free=dict(space.generic),
             drained=node.drained or any(window.begun for window in node.windows),

@@ -1,0 +1,189 @@
+"""Stage-in and stage-out between hosts without a shared file system, beside scp and tar over ssh.
+
+A login host and a node have home directories of their own (`tests.support.apart`) and reach the
+head over TLS. Files are copied from the login host's to a disk of the node, and back: one large
+file, and many small ones. A job that stages in, or out, is timed from its submission to its end,
+with its scheduling and start; ``scp -r`` and ``tar | ssh`` copy the same files between the same
+directories through an sshd on loopback. Only root can do that. Times are wall-clock times: the
+load average stands beside them, and compared figures are of one round.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tests.support.apart import Apart, made_apart
+from tests.support.cluster import wait_until
+from tests.support.sshd import PROGRAM, free_port
+
+SETTINGS: Final = """ListenAddress 127.0.0.1
+Port {port}
+HostKey {place}/host
+AuthorizedKeysFile {place}/user.pub
+PidFile none
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+Subsystem sftp internal-sftp
+"""
+MIB: Final = 1024 * 1024
+LIMIT_S: Final = 900.0
+
+
+class Ssh:
+    """An sshd on loopback for root, and copies through it."""
+
+    def __init__(self, place: Path) -> None:
+        for name in ("host", "user"):
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)]
+            subprocess.run(words, check=True)
+        self._port = str(free_port())
+        settings = place / "sshd_config"
+        settings.write_text(SETTINGS.format(port=self._port, place=place))
+        Path("/run/sshd").mkdir(exist_ok=True)
+        assert PROGRAM is not None, "openssh-server is installed"
+        self._log = (place / "sshd.log").open("wb")
+        self._process = subprocess.Popen(
+            [PROGRAM, "-D", "-e", "-f", str(settings)], stderr=self._log
+        )
+        self._options = [
+            *("-F", "none", "-i", str(place / "user"), "-o", "BatchMode=yes", "-o"),
+            *("StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={place}/known"),
+        ]
+        wait_until(lambda: self._run("true").returncode == 0, what="sshd to answer")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        ssh = ["ssh", *self._options, "-p", self._port, "root@127.0.0.1", *words]
+        return subprocess.run(ssh, capture_output=True, check=False)
+
+    def scp(self, source: Path, target: Path) -> None:
+        """Copy a file or directory with scp."""
+        words = ["scp", "-qrp", *self._options, "-P", self._port, str(source)]
+        subprocess.run([*words, f"root@127.0.0.1:{target}"], check=True)
+
+    def tar(self, source: Path, target: Path) -> None:
+        """Copy a file or directory with tar over ssh."""
+        ssh = " ".join(["ssh", *self._options, "-p", self._port, "root@127.0.0.1"])
+        pack = f"tar -C {source.parent} -cf - {source.name}"
+        unpack = f"mkdir -p {target} && tar -C {target} -xf -"
+        subprocess.run(["sh", "-c", f"{pack} | {ssh} '{unpack}'"], check=True)
+
+    def close(self) -> None:
+        """End sshd."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return how long something takes, seconds."""
+    begin_s = time.monotonic()
+    action()
+    return time.monotonic() - begin_s
+
+
+class Staging:
+    """The cluster, and what is copied in it.
+
+    Args:
+        apart: of hosts.
+        disk: a directory of the node's disk.
+    """
+
+    def __init__(self, apart: Apart, disk: Path) -> None:
+        self._apart = apart
+        self._disk = disk
+        self.home = apart.on("l1", apart.home)
+        self.ssh = Ssh(disk)
+
+    def make(self, name: str, files: int, size_bytes: int) -> Path:
+        """Make files of random bytes on the login host."""
+        top = self.home / name
+        top.mkdir()
+        for number in range(files):
+            with (top / f"file{number}").open("wb") as file:
+                for begin in range(0, size_bytes, MIB):
+                    file.write(os.urandom(min(MIB, size_bytes - begin)))
+        for path in (top, *top.iterdir()):
+            os.chown(path, self._apart.alice.uid, self._apart.alice.gid)
+        return top
+
+    def run(self, *words: str) -> None:
+        """Run a job to its end, with all that returns."""
+        job = self._apart.submit(*words, host="l1")
+        wait_until(
+            lambda: self._apart.cluster.head.job(job).row.state == "done", LIMIT_S, what="its end"
+        )
+        row = self._apart.cluster.head.job(job).row
+        assert row.outcome is not None, "it is done"
+        assert (row.outcome.exit_code, row.outcome.message) == (0, ""), row
+        wait_until(lambda: self._apart.outboxes() == [], LIMIT_S, what="its files")
+
+    def round(self, name: str) -> dict[str, float]:
+        """Copy a directory in each way; return the times, seconds."""
+        source, far, back = self.home / name, self._disk / "far", self.home / "back"
+        found: dict[str, float] = {}
+        found["stage-in"] = timed(lambda: self.run("--stage-in", name, "--", "true"))
+        found["scp in"] = timed(lambda: self.ssh.scp(source, far))
+        shutil.rmtree(far)
+        found["tar in"] = timed(lambda: self.ssh.tar(source, far))
+        made = f"cp -r {far}/{name} back"
+        local = timed(lambda: self.run("--", "sh", "-c", made))
+        out = timed(lambda: self.run("--stage-out", "back", "--", "sh", "-c", made))
+        found["stage-out"] = out - local
+        shutil.rmtree(back)
+        found["scp out"] = timed(lambda: self.ssh.scp(far / name, back))
+        shutil.rmtree(back)
+        found["tar out"] = timed(lambda: self.ssh.tar(far / name, back))
+        for each in (back, far):
+            shutil.rmtree(each)
+        return found
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large", type=int, default=1024, help="size of the large file, MiB")
+    parser.add_argument("--files", type=int, default=10_000, help="number of files of 4 kB")
+    stated = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="staging-") as place, made_apart("bench") as apart:
+        apart.start_host("l1", role="login", size=f"{3 * stated.large + 512}m")
+        apart.start_host("n1")
+        staging = Staging(apart, Path(place))
+        os.chmod(place, 0o755)
+        try:
+            empty = statistics.median(timed(lambda: staging.run("--", "true")) for _ in range(5))
+            print(f"a job that stages nothing: {empty:.2f} s")
+            staging.make("large", 1, stated.large * MIB)
+            staging.make("small", stated.files, 4096)
+            for name, what in (
+                ("large", f"one file of {stated.large} MiB"),
+                ("small", f"{stated.files} files of 4 kB"),
+            ):
+                rounds = [staging.round(name) for _ in range(stated.rounds)]
+                print(f"{what}, load {os.getloadavg()[0]:.1f}")
+                for key in rounds[0]:
+                    times = [each[key] for each in rounds]
+                    spread = f"{min(times):.2f} to {max(times):.2f}"
+                    print(f"  {key:10} {statistics.median(times):8.2f} s  ({spread})", flush=True)
+                for way in ("in", "out"):
+                    ratios = [each[f"scp {way}"] / each[f"stage-{way}"] for each in rounds]
+                    middle = statistics.median(ratios)
+                    print(f"  scp's time over that of stage-{way}: {middle:.2f}", flush=True)
+        finally:
+            staging.ssh.close()
+
+
+if __name__ == "__main__":
+    main()
