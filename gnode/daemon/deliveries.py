@@ -260,8 +260,9 @@ class Outboxes:
             if not fault.later or stalled_s >= GIVE_UP_S:
                 log.warning("%s", self._words(box, fault))
                 return
+            left_s = GATE_S - stalled_s if gate is not None else pause_s
             try:
-                async with asyncio.timeout(min(pause_s, GATE_S) if gate is not None else pause_s):
+                async with asyncio.timeout(min(pause_s, left_s)):
                     await wake.wait()
             except TimeoutError:
                 pause_s = min(2 * pause_s, PAUSE_LONGEST_S)

@@ -39,9 +39,15 @@ LIMIT_S: Final = 900.0
 
 
 class Ssh:
-    """An sshd on loopback for root, and copies through it."""
+    """An sshd on loopback for root, with the files of the login host, and copies through it.
 
-    def __init__(self, place: Path) -> None:
+    Args:
+        place: a directory for its files.
+        namespace: the mount namespace of the login host. A target below /proc/PID/root would not
+            do: the sftp server resolves that link to "/".
+    """
+
+    def __init__(self, place: Path, namespace: str) -> None:
         for name in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)]
             subprocess.run(words, check=True)
@@ -52,7 +58,8 @@ class Ssh:
         assert PROGRAM is not None, "openssh-server is installed"
         self._log = (place / "sshd.log").open("wb")
         self._process = subprocess.Popen(
-            [PROGRAM, "-D", "-e", "-f", str(settings)], stderr=self._log
+            ["nsenter", f"--mount={namespace}", PROGRAM, "-D", "-e", "-f", str(settings)],
+            stderr=self._log,
         )
         self._options = [
             *("-F", "none", "-i", str(place / "user"), "-o", "BatchMode=yes", "-o"),
@@ -102,7 +109,7 @@ class Staging:
         self._apart = apart
         self._disk = disk
         self.home = apart.on("l1", apart.home)
-        self.ssh = Ssh(disk)
+        self.ssh = Ssh(disk, apart.namespace("l1"))
 
     def make(self, name: str, files: int, size_bytes: int) -> Path:
         """Make files of random bytes on the login host."""
@@ -140,9 +147,10 @@ class Staging:
         out = timed(lambda: self.run("--stage-out", "back", "--", "sh", "-c", made))
         found["stage-out"] = out - local
         shutil.rmtree(back)
-        found["scp out"] = timed(lambda: self.ssh.scp(far / name, back))
+        target = self._apart.home / "back"
+        found["scp out"] = timed(lambda: self.ssh.scp(far / name, target))
         shutil.rmtree(back)
-        found["tar out"] = timed(lambda: self.ssh.tar(far / name, back))
+        found["tar out"] = timed(lambda: self.ssh.tar(far / name, target))
         for each in (back, far):
             shutil.rmtree(each)
         return found

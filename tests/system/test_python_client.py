@@ -47,11 +47,14 @@ def test_what_cannot_be_is_raised_as_an_error_with_a_sentence(client: ClusterCli
         client.job(99)
     with pytest.raises(UsageError, match="there is no program to run"):
         client.submit([])
-    for field in ("stage_in", "stage_out"):
-        with pytest.raises(UsageError, match="is not below the present directory"):
-            client.submit(["true"], **{field: ["../x"]})
-        with pytest.raises(UsageError, match="is no list of paths"):
-            client.submit(["true"], **{field: "x"})
+    with pytest.raises(UsageError, match="is not below the present directory"):
+        client.submit(["true"], stage_in=["../x"])
+    with pytest.raises(UsageError, match="is not below the present directory"):
+        client.submit(["true"], stage_out=["../x"])
+    with pytest.raises(UsageError, match="is no list of paths"):
+        client.submit(["true"], stage_in="x")
+    with pytest.raises(UsageError, match="is no list of paths"):
+        client.submit(["true"], stage_out="x")
     with pytest.raises(UsageError, match="missing is no file or directory"):
         client.submit(["true"], stage_in=["missing"])
     with pytest.raises(UsageError, match="starts in the present directory"):

@@ -113,8 +113,8 @@ def test_output_returns_while_the_job_runs(apart: Apart) -> None:
 def test_a_running_job_shows_that_its_output_cannot_return(apart: Apart) -> None:
     start_both(apart)
     home = apart.on("l1", apart.home)
-    home.chmod(0o555)
     job = two_lines(apart, "late")
+    home.chmod(0o555)
     text = "Permission denied"
     wait_until(lambda: text in apart.run("gstat", "--why", str(job)).stdout, what="the reason")
     home.chmod(0o755)

@@ -89,7 +89,7 @@ def _read(submitted: SubmitJob, queue: str, state: State, settings: Settings) ->
     request = with_memory(resources.request, settings.limits_of(queue))
     if submitted.container is not None:
         request = with_container(request, submitted.container, state, settings)
-        request = with_staging(request, submitted)
+    request = with_staging(request, submitted)
     if request is resources.request:
         return resources
     return structs.replace(resources, request=request)
