@@ -77,13 +77,14 @@ class HostSlots:
         given = True
         while given:
             given = False
-            for host in self._hosts.values():
+            for name, host in list(self._hosts.items()):
                 while host.waiting and host.waiting[0].cancelled():
                     del host.waiting[0]
                 most = 1 if host.is_slow else self._of_host
                 if host.waiting and host.held < most and (used < self._most or host.is_slow):
                     if not host.held:
                         host.answered_s = now_s
+                    self._hosts[name] = self._hosts.pop(name)  # the others are first next time
                     host.waiting.popleft().set_result(None)
                     host.held += 1
                     used += not host.is_slow

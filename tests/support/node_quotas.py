@@ -18,12 +18,16 @@ NODE_LIMITS: Final = (
     ),
     *rows_of(
         Scope.ATTEMPT,
-        "gnode.daemon.deliveries",
+        "gnode.daemon.outbox",
         (
             "MAX_DELIVERED_FILES",
             "files: files that return to the host of submission",
             "more belong into an archive",
         ),
+    ),
+    *rows_of(
+        Scope.ATTEMPT,
+        "gnode.daemon.deliveries",
         (
             "MAX_DELIVERED_BYTES",
             "bytes: file that returns to the host of submission",
@@ -66,8 +70,8 @@ NODE_LIMITS: Final = (
         (
             "gnode.daemon.steps.STAGED_AT_ONCE",
             "pieces: pieces of staged files on their way to a node",
-            "a MiB each, and as many bytes in a second as of output that returns",
-            4,
+            "a MiB each, 4 of one host of submission; at the rate of output that returns",
+            16,
         ),
     ),
     *rows_of(

@@ -33,6 +33,24 @@ def test_a_host_has_a_bounded_part_of_the_slots() -> None:
     assert asyncio.run(run()) == ["a", "a", "b"]
 
 
+def test_hosts_get_slots_in_turn() -> None:
+    """Two hosts with much to do do not keep both slots from a third and a fourth one."""
+
+    async def run() -> list[str]:
+        slots, until, begun = HostSlots(2, 1), asyncio.Event(), list[str]()
+        hosts = "a" * 9 + "b" * 9 + "cd"
+        tasks = [asyncio.create_task(take(slots, host, begun, until)) for host in hosts]
+        await settled()
+        until.set()
+        await asyncio.gather(*tasks)
+        return begun
+
+    begun = asyncio.run(run())
+
+    assert {"c", "d"} <= set(begun[:6]), begun
+    assert len(begun) == 20
+
+
 def test_a_host_that_does_not_answer_takes_no_slot_of_others() -> None:
     """Three hosts hang, each with all the slots that it may have: a fourth one gets one at once."""
 
