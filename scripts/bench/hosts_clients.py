@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ FIRST_ADDRESS: Final = IPv4Address("127.1.0.1")
 #: From which address the connections of the present task come; empty: the kernel's choice.
 _SOURCE: ContextVar[str] = ContextVar("_SOURCE", default="")
 _ATTEMPT_S: Final = 20.0
+#: Why hosts have tried again, in this process.
+CUT_OFF: Final[Counter[str]] = Counter()
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -97,11 +100,15 @@ class Host:
 
     def __init__(self, number: int, token: str, place: Place) -> None:
         self.name = f"h{number:04d}"
-        self._token, self._place = token, place
+        self._place = place
         self._source = "" if place.is_nat else str(FIRST_ADDRESS + number)
         self._files = files_of(str(place.directory / self.name), TlsConfig())
         node = SimulatedNode(self.name, inventory=Inventory(cpus=16, memory_bytes=64 << 30))
         self._registration = node.registration
+        self._key = issuing.make_key()
+        self._request = JoinHost(
+            token=token, name=self.name, request=issuing.make_request(self._key, self.name)
+        )
         self.tries = 0
         self.joined_s = self.welcomed_s = self.renewed_s = 0.0
         self.welcomes = 0
@@ -116,8 +123,9 @@ class Host:
             try:
                 async with asyncio.timeout(_ATTEMPT_S):
                     await self._join_once()
-            except (aiohttp.ClientError, OSError, TimeoutError):
-                continue  # it was cut off for others
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                CUT_OFF[f"{type(error).__name__}: {error}"[:80]] += 1
+                continue
             self.joined_s = time.time()
             return
 
@@ -125,13 +133,11 @@ class Host:
         found = await self._ask("GET", "/v1/authority", "", None)
         authority = msgspec.json.decode(found, type=AuthorityReply).certificate
         assert digest(authority) == self._place.authority, "another head"
-        key = issuing.make_key()
-        request = JoinHost(
-            token=self._token, name=self.name, request=issuing.make_request(key, self.name)
-        )
-        found = await self._ask("POST", "/v1/join", authority, msgspec.json.encode(request))
+        found = await self._ask("POST", "/v1/join", authority, msgspec.json.encode(self._request))
         joined = msgspec.json.decode(found, type=Joined)
-        self._files.write(own=joined.certificate.encode() + key, trusted=joined.trusted.encode())
+        self._files.write(
+            own=joined.certificate.encode() + self._key, trusted=joined.trusted.encode()
+        )
 
     async def _ask(self, method: str, path: str, authority: str, body: bytes | None) -> bytes:
         """Return the answer to a request, on a connection of its own."""
@@ -203,6 +209,7 @@ async def _obey(orders: Connection, hosts: Sequence[Host]) -> None:
         match await loop.run_in_executor(None, orders.recv):
             case "join":
                 await asyncio.gather(*(host.join() for host in hosts))
+                print("tried again:", *CUT_OFF.most_common(3), flush=True)
             case "serve":
                 serving += [loop.create_task(host.serve()) for host in hosts]
             case _:

@@ -1,6 +1,9 @@
-"""Measure what ADR 0001 decides on: HTTP over a Unix socket, WebSocket frames, client start-up.
+"""Measure what ADRs 1 and 31 decide on: HTTP, WebSocket frames, TLS, client start-up.
 
-Each figure is the median of some rounds, with server and client in a process each. Besides aiohttp
+Each figure is the median of some rounds, with server and client in a process each, and the CPU time
+of both for one request or message, which other load on the machine changes less. TLS is compared
+with the sealed frames that the node channel had before, and that job steps still have: an HMAC for
+each frame over TCP, with nothing encrypted. A job has three messages of a node. Besides aiohttp
 two others answer the same request: h11, if it is installed, as the pure Python parser to compare
 with, and bare lines of JSON, which is no protocol but the most that asyncio could do here.
 """
@@ -22,6 +25,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import psutil
 from aiohttp import web
 
 from gsched.config.tls import LIFETIME_S, TlsConfig
@@ -57,7 +61,8 @@ START_UPS = {
 }
 
 Server = Callable[[str], Coroutine[Any, Any, None]]
-Client = Callable[[str, float], Coroutine[Any, Any, float]]
+#: Gets where the server is and for how long; returns how many there were, and the time in seconds.
+Client = Callable[[str, float], Coroutine[Any, Any, tuple[int, float]]]
 
 
 def answer(body: bytes) -> bytes:
@@ -183,8 +188,8 @@ async def serve_lines(path: str) -> None:
 # --- load ---
 
 
-async def http_requests(path: str, seconds: float) -> float:
-    """Return requests per second of CONNECTIONS clients that each wait for their answer."""
+async def http_requests(path: str, seconds: float) -> tuple[int, float]:
+    """Return requests and seconds of CONNECTIONS clients that each wait for their answer."""
     body = msgspec.json.encode(BODY)
     request = (
         b"POST / HTTP/1.1\r\nHost: head\r\nContent-Type: application/json\r\n"
@@ -200,8 +205,8 @@ async def http_requests(path: str, seconds: float) -> float:
     return await _load(path, seconds, one)
 
 
-async def line_requests(path: str, seconds: float) -> float:
-    """Return requests per second of lines."""
+async def line_requests(path: str, seconds: float) -> tuple[int, float]:
+    """Return requests, as lines, and seconds."""
     line = msgspec.json.encode(BODY) + b"\n"
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -215,7 +220,7 @@ async def _load(
     path: str,
     seconds: float,
     one: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> float:
+) -> tuple[int, float]:
     started_s = time.monotonic()
 
     async def client() -> int:
@@ -228,13 +233,13 @@ async def _load(
         return count
 
     counts = await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
-    return sum(counts) / (time.monotonic() - started_s)
+    return sum(counts), time.monotonic() - started_s
 
 
 def socket_messages(batch: int) -> Client:
     """Return a load that sends frames of ``batch`` exit reports and waits for each's answer."""
 
-    async def load(path: str, seconds: float) -> float:
+    async def load(path: str, seconds: float) -> tuple[int, float]:
         connector = aiohttp.UnixConnector(path)
         messages: list[node.NodeMessage] = [EXITED] * batch
         async with (
@@ -245,7 +250,7 @@ def socket_messages(batch: int) -> Client:
             while time.monotonic() < started_s + seconds:
                 await socket.send_bytes(node.encode(messages))
                 count += int(await socket.receive_str())
-            return count / (time.monotonic() - started_s)
+            return count, time.monotonic() - started_s
 
     return load
 
@@ -258,7 +263,7 @@ def port_of(path: str) -> str:
 def tcp_messages(batch: int, *, sealed: bool) -> Client:
     """Return the same load over TCP: in authenticated frames, or over TLS."""
 
-    async def load(path: str, seconds: float) -> float:
+    async def load(path: str, seconds: float) -> tuple[int, float]:
         messages: list[node.NodeMessage] = [EXITED] * batch
         sealer, opener = Sealer(SESSION_KEY), Opener(SESSION_KEY)
         scheme = "ws" if sealed else "wss"
@@ -274,13 +279,18 @@ def tcp_messages(batch: int, *, sealed: bool) -> Client:
                 await socket.send_bytes(sealer.seal(payload) if sealed else payload)
                 answer = await socket.receive_bytes()
                 count += int(bytes(opener.open(answer)) if sealed else answer)
-            return count / (time.monotonic() - started_s)
+            return count, time.monotonic() - started_s
 
     return load
 
 
-def measure(server: Server, load: Client, *, seconds: float, rounds: int) -> float:
-    """Return the median rate of ``load`` against ``server`` over some rounds."""
+def measure(
+    server: Server, load: Client, *, seconds: float, rounds: int
+) -> tuple[float, float, float]:
+    """Return the median rate of ``load`` against ``server`` over some rounds.
+
+    Also the CPU time of the server and of the client for one request or message, microseconds.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "s")
         process = multiprocessing.Process(target=_run, args=(server, path), daemon=True)
@@ -289,10 +299,22 @@ def measure(server: Server, load: Client, *, seconds: float, rounds: int) -> flo
             while not os.path.exists(path):
                 time.sleep(0.01)
             asyncio.run(load(path, 0.2))  # warm
-            return statistics.median(asyncio.run(load(path, seconds)) for _ in range(rounds))
+            rates, in_all = [], 0
+            served_s, own_s = _cpu_s(process.pid), time.process_time()
+            for _ in range(rounds):
+                count, taken_s = asyncio.run(load(path, seconds))
+                rates.append(count / taken_s)
+                in_all += count
+            served_s, own_s = _cpu_s(process.pid) - served_s, time.process_time() - own_s
+            return statistics.median(rates), served_s / in_all * 1e6, own_s / in_all * 1e6
         finally:
             process.terminate()
             process.join()
+
+
+def _cpu_s(pid: int | None) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def _run(server: Server, path: str) -> None:
@@ -333,8 +355,12 @@ def main() -> None:
     for name, server, load in cases:
         if args.only not in name:
             continue
-        rate = measure(server, load, seconds=args.seconds, rounds=args.rounds)
-        print(f"{name}: {rate:,.0f}", flush=True)
+        rate, server_us, client_us = measure(server, load, seconds=args.seconds, rounds=args.rounds)
+        print(
+            f"{name}: {rate:,.0f}; CPU {server_us:,.1f} µs of the server, {client_us:,.1f} µs of "
+            f"the client each; load {os.getloadavg()[0]:.0f}",
+            flush=True,
+        )
     for name, code in START_UPS.items():
         if args.only not in f"start-up, {name}":
             continue

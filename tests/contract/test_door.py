@@ -178,7 +178,7 @@ async def ask(house: House, *, uid: int = 1, operator: bool = False) -> int:
 
 
 def test_idle_connections_of_one_user_shut_nobody_else_out(tell: Callable[..., None]) -> None:
-    """They once took all descriptors of the head."""
+    """T47, E14: They once took all descriptors of the head."""
 
     async def story(house: House) -> None:
         idle = [await dial(house, uid=1) for _ in range(20)]
@@ -227,7 +227,7 @@ def test_a_refusal_says_why_and_when_to_try_again(tell: Callable[..., None]) -> 
 def test_a_connection_that_sends_no_whole_header_is_closed(
     tell: Callable[..., None], words: bytes
 ) -> None:
-    """Silence, and a header byte by byte: a further byte does not buy further time."""
+    """E14: Silence, and a header byte by byte: a further byte does not buy further time."""
 
     async def story(house: House) -> None:
         peer = await dial(house)
@@ -246,6 +246,8 @@ def test_a_connection_that_sends_no_whole_header_is_closed(
 
 
 def test_a_peer_that_does_not_read_its_answer_is_cut_off(tell: Callable[..., None]) -> None:
+    """T51, E13."""
+
     async def story(house: House) -> None:
         peer = await dial(house)
         await say(peer, b"GET /large HTTP/1.1\r\nHost: head\r\n\r\n")
@@ -324,7 +326,7 @@ def test_a_connection_evicted_before_it_was_taken_in_is_closed(tell: Callable[..
 
 
 def test_descriptors_are_kept_for_nodes_and_operators() -> None:
-    """However few there are."""
+    """C17: However few there are."""
     for files in (128, 1024, 2000, 1 << 20):
         users, nodes = rules_for_users(files), rules_for_nodes(files)
 
@@ -337,7 +339,7 @@ def test_descriptors_are_kept_for_nodes_and_operators() -> None:
 
 
 def test_what_one_user_has_in_flight_is_bounded(tell: Callable[..., None]) -> None:
-    """200 connections, each sending 60 MB slowly, once took 8.5 GB."""
+    """T47: 200 connections, each sending 60 MB slowly, once took 8.5 GB."""
     bodies = Bodies(of_user=4 * MIB, in_all=64 * MIB)
 
     async def story(house: House) -> None:
@@ -514,7 +516,7 @@ def test_a_socket_that_can_be_found_can_be_opened(tmp_path: Path) -> None:
 def test_malformed_requests_leave_few_lines_and_no_traceback(
     tell: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """3,313 tracebacks once filled 4 MB of the log in three minutes."""
+    """T49: 3,313 tracebacks once filled 4 MB of the log in three minutes."""
 
     async def story(house: House) -> None:
         for _ in range(50):

@@ -183,6 +183,7 @@ def alive() -> int:
 def test_nothing_of_a_tls_connection_is_kept_without_a_collection_of_garbage(
     case: str, contexts: dict[str, ssl.SSLContext]
 ) -> None:
+    """E14, E15."""
     how, context, rules = CASES[case]
     client: Client = partial(how, contexts[context]) if context else how
 
@@ -211,7 +212,7 @@ def test_nothing_of_a_tls_connection_is_kept_without_a_collection_of_garbage(
 def test_many_that_connect_at_once_are_served_in_turn(
     silent_ones: int, contexts: dict[str, ssl.SSLContext]
 ) -> None:
-    """Each has a moment to prove who it is, but for those that send nothing."""
+    """E19: Each has a moment to prove who it is, but for those that send nothing."""
     failed: list[OSError] = []
 
     def one(port: int) -> None:

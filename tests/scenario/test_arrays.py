@@ -264,7 +264,7 @@ def test_what_is_over_or_unknown_is_refused_with_the_reason() -> None:
 
 
 def test_nobody_touches_the_elements_of_others() -> None:
-    """Whether they are jobs or not; an operator may."""
+    """T21: Whether they are jobs or not; an operator may."""
     world = World(node("n1", cpus=1))
     array = world.submit(array="0-9%1", runs_s=10)
     before = content(world.head.state)

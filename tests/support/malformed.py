@@ -8,14 +8,30 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 import aiohttp
+import msgspec
 
+from gsched.model.resources import Load, Usage
 from gsched.protocol import node as n
+from gsched.protocol.uses import Uses
 from tests.support.cluster import Cluster
-from tests.support.dialler import dialled, registration
+from tests.support.dialler import Dialler, dialled, registration
 
 #: Connections at a time; the head lets half as many of an address be unproven.
 LANES: Final = 8
 PATIENCE_S: Final = 30.0
+#: Messages on one connection, where the protocol has more than one; so many before an answer.
+ON_CONNECTION: Final = 2000
+PIPELINED: Final = 50
+_REPORTS: Final[tuple[dict[str, object], ...]] = tuple(
+    msgspec.json.decode(n.encode([message]))[0]
+    for message in (
+        n.Heartbeat(load=Load(), usage=((1, 1, Usage()),)),
+        n.Started(job=1, attempt=1, pid=1, started_s=1.0, stdout_path="/o", stderr_path="/e"),
+        n.Pong(number=1),
+        Uses(load=Load(), uses=()),
+    )
+)
+_JUNK: Final = (None, -1, 2**70, 1e300, "x" * 5000, [], [[]] * 50, {"a": {}}, True)
 _VALID: Final = (
     n.encode([n.Hello(version=n.PROTOCOL_VERSION, node="n1")]),
     n.encode([registration()]),
@@ -63,6 +79,26 @@ def malformed(chance: random.Random) -> bytes:
     return bytes(content)
 
 
+def unreadable(chance: random.Random) -> bytes:
+    """Return a frame whose message has a part that cannot be read, or is of no known type."""
+    message = dict(chance.choice(_REPORTS))
+    message[chance.choice(list(message))] = chance.choice(_JUNK)
+    return msgspec.json.encode([message] * chance.randrange(1, 3))
+
+
+async def heard_in_time(peer: Dialler) -> None:
+    """Wait until the head answers that it has read all that was sent.
+
+    Raises:
+        ConnectionError: it has ended the connection.
+        TimeoutError: it says nothing.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(isinstance(each, n.Renewed) for each in await peer.hear_all()):
+            if peer.is_closed:
+                raise ConnectionError("the head has ended the connection")
+
+
 class Attack:
     """Sends them and counts what becomes of them.
 
@@ -90,6 +126,76 @@ class Attack:
         async with asyncio.TaskGroup() as group:
             for number in range(LANES):
                 group.create_task(lane(messages // LANES + (number < messages % LANES)))
+
+    async def run_many(self, messages: int) -> None:
+        """Send messages, many on a connection, half of them before and half after a handshake."""
+
+        async def lane(number: int, share: int) -> None:
+            while share > 0:
+                count = min(share, ON_CONNECTION)
+                share -= await (self._bodies(count) if number % 2 else self._frames(number, count))
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(LANES):
+                share = messages // LANES + (number < messages % LANES)
+                group.create_task(lane(number, share))
+
+    async def _bodies(self, count: int) -> int:
+        """Send requests of which only the bodies are malformed, within TLS without a certificate.
+
+        Returns:
+            how many were answered, at least 1.
+        """
+        port, answered = self._cluster.node_port, 0
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=self._context)
+            while answered < count:
+                batch = min(PIPELINED, count - answered)
+                for _ in range(batch):
+                    if writer.is_closing():
+                        raise ConnectionError("the head has ended the connection")
+                    body = malformed(self._chance)
+                    writer.write(
+                        b"POST /v1/join HTTP/1.1\r\nHost: head\r\nContent-Type: application/json"
+                        b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                    )
+                for _ in range(batch):
+                    async with asyncio.timeout(PATIENCE_S):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                    assert head.startswith(b"HTTP/1.1 4"), head
+                    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                    await reader.readexactly(int(length))
+                    answered += 1
+            writer.transport.abort()
+        except (OSError, EOFError, TimeoutError):
+            self.counts["bodies: connection closed"] += 1
+        self.counts["bodies: refused"] += answered
+        return max(answered, 1)
+
+    async def _frames(self, number: int, count: int) -> int:
+        """Send frames with messages that cannot be read, as a node that is registered.
+
+        Returns:
+            how many were sent, at least 1; the head has read them.
+        """
+        name, sent = f"many{number}", 0
+        try:
+            async with asyncio.timeout(PATIENCE_S * 4), dialled(self._cluster, node=name) as peer:
+                await peer.call()
+                await peer.register(identity=f"{name:0>32}")
+                while sent < count:
+                    batch = min(PIPELINED, count - sent)
+                    for _ in range(batch):
+                        await peer.socket.send_bytes(unreadable(self._chance))
+                    sent += batch
+                    while await peer.hear_all(0.0):
+                        pass
+                await peer.say(n.Renew(number=7))
+                await heard_in_time(peer)
+            self.counts["frames: read"] += sent
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self.counts[f"frames: closed ({type(error).__name__})"] += 1
+        return max(sent, 1)
 
     async def _clear(self) -> None:
         """Send bytes to the port for nodes, without TLS."""

@@ -15,6 +15,7 @@ UPGRADE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
 Side = Literal["node", "head"]
+STEP_S = 0.05
 #: Gets who sent some bytes and how many from that side came before; returns what is passed on.
 Change = Callable[[Side, int, bytes], bytes]
 
@@ -24,12 +25,14 @@ class Wire:
 
     Attributes:
         change: what is done with the bytes; may be changed at any time.
+        stalled: sides whose bytes stay in the kernel, as if the link did not carry them.
         seen: all bytes so far.
         connections: how many there were.
     """
 
     def __init__(self, head_port: int, change: Change | None = None) -> None:
         self.change: Change = change or (lambda _, __, part: part)
+        self.stalled: frozenset[Side] = frozenset()
         self.seen = b""
         self.connections = 0
         self._head_port = head_port
@@ -37,6 +40,13 @@ class Wire:
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
         self._is_over = False
+
+    def cut(self) -> None:
+        """End all connections that are open; others may come."""
+        was_open, self._open = self._open, []
+        for each in was_open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="wire", daemon=True).start()
@@ -62,7 +72,9 @@ class Wire:
         counts: dict[Side, int] = {"node": 0, "head": 0}
         with contextlib.suppress(OSError, ValueError), caller, head:
             while not self._is_over:
-                ready, _, _ = select.select([caller, head], [], [], 1.0)
+                sides = (("node", caller), ("head", head))
+                heard = [each for side, each in sides if side not in self.stalled]
+                ready, _, _ = select.select(heard, [], [], STEP_S if self.stalled else 1.0)
                 for each in ready:
                     side: Side = "node" if each is caller else "head"
                     part = each.recv(65536)

@@ -19,8 +19,10 @@ def test_t16_malformed_messages_are_refused_and_the_head_goes_on(
     attack = Attack(cluster, seed)
 
     asyncio.run(attack.run(300))
+    asyncio.run(attack.run_many(4000))
 
     assert cluster.head_process.poll() is None
     assert cluster.head.status().jobs == {}
     assert "Traceback" not in cluster.log("head.log")
-    assert sum(attack.counts.values()) == 300
+    assert attack.counts["bodies: refused"] == attack.counts["frames: read"] == 2000
+    assert sum(attack.counts.values()) == 4300

@@ -179,6 +179,7 @@ def test_a_stolen_node_cannot_act_as_the_head(cluster: Cluster, tmp_path: Path) 
 def test_a_head_of_another_authority_is_refused_with_words(
     cluster: Cluster, tmp_path: Path
 ) -> None:
+    """E21."""
     cluster.start_head()
     other = Cluster(tmp_path / "other", cluster._marker)
     try:
@@ -235,7 +236,7 @@ def test_a_head_that_is_not_there_is_one_line_of_the_log(cluster: Cluster) -> No
 
 
 def test_an_hour_between_the_clocks_keeps_no_node_away(cluster: Cluster) -> None:
-    """A certificate begins a day before it is issued."""
+    """F3: A certificate begins a day before it is issued."""
     cluster.start_head()
     give_certificate(cluster.state_dir, cluster.node_dir("n1"), "n1", shift_s=3600.0)
 
@@ -279,6 +280,7 @@ def test_t7_a_host_that_lies_is_refused_by_the_head_with_words(
 def test_a_certificate_out_of_its_time_ends_the_handshake_and_is_logged(
     cluster: Cluster, tmp_path: Path, shift_s: float, words: str
 ) -> None:
+    """E21."""
     cluster.start_head()
     files = give_certificate(cluster.state_dir, tmp_path / "n1", "n1", shift_s=shift_s)
 

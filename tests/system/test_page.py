@@ -131,6 +131,7 @@ def test_a_session_ends_for_whoever_has_copied_it(browser: Browser) -> None:
 
 
 def test_pages_have_strict_headers(browser: Browser) -> None:
+    """T58."""
     headers = browser.get("/").headers
 
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -267,6 +268,7 @@ def test_the_queue_shows_the_reason_and_folds_equal_jobs(
 
 
 def test_what_users_write_is_text_and_not_html(watched: Cluster, browser: Browser) -> None:
+    """T58."""
     submit(watched, name="<b>bold&amp;", account="x")
     page = browser.get("/?name=<script>alert(1)</script>").text + browser.get("/").text
 

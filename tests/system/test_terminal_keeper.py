@@ -325,7 +325,7 @@ def test_orders_that_make_no_sense_start_no_shell(launcher: Launcher, job: int) 
 
 
 def test_a_session_of_another_user_s_process_is_refused(launcher: Launcher, job: int) -> None:
-    """The socket lies where only gnode reaches it, and the keeper looks who connects."""
+    """T8: The socket lies where only gnode reaches it, and the keeper looks who connects."""
     user = start(launcher, job)
     socket = launcher.directory(job) / "tty"
 

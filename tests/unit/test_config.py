@@ -479,3 +479,11 @@ def test_the_environment_is_read_here_only(monkeypatch: pytest.MonkeyPatch) -> N
     copy = full_environment()
     copy["GSCHED_X"] = "2"
     assert environment("GSCHED_X") == "1"
+
+
+def test_t60_nothing_listens_beyond_this_machine_unless_the_configuration_says_so() -> None:
+    config = Config()
+
+    assert config.https.listen == ""
+    assert config.head.node_host == "127.0.0.1"
+    assert config.web.listen.startswith("127.0.0.1:")

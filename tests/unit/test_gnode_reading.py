@@ -34,6 +34,7 @@ def order(path: Path, uid: int) -> ReadFile:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files that others may not read")
 @pytest.mark.parametrize("uid", [-1, 65534])
 def test_root_never_reads_output_itself_for_somebody_else(tmp_path: Path, uid: int) -> None:
+    """T59."""
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     secret.chmod(0o600)

@@ -139,7 +139,7 @@ def test_the_number_of_an_element_tells_array_and_index(array: int, index: int) 
 
 @given(st.integers(1, ELEMENT_BASE - 1))
 def test_other_jobs_are_elements_of_no_array(number: int) -> None:
-    """Their numbers are those of their submissions."""
+    """T21: Their numbers are those of their submissions."""
     assert array_of(number) == 0
     assert submitted_number(number) == number
     assert submitted_number(element_number(number % (ARRAYS_END - 1) + 1, 5)) < ARRAYS_END
