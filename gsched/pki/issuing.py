@@ -313,7 +313,8 @@ def own_identity(files: CertificateFiles, *, role: Role, name: str, now_s: float
     if not files.exist:
         raise CertificateError(
             f"this node has no certificate in {files.certificate}: on the head run gsched token "
-            f"create --role {role} --name {name}, and its line on this host"
+            f"create --role {role} --name {name} (with --replace, if it had one), and its line on "
+            "this host"
         )
     files.check()
     with open(files.certificate, "rb") as file:
@@ -323,7 +324,8 @@ def own_identity(files: CertificateFiles, *, role: Role, name: str, now_s: float
     except CertificateError:
         raise CertificateError(
             f"the file {files.certificate} has no certificate of a host that can be read: on the "
-            f"head run gsched token create --role {role} --name {name}, and its line on this host"
+            f"head run gsched token create --role {role} --name {name} --replace, and its line on "
+            "this host"
         ) from None
     if (own.role, own.name) != (role, name):
         raise CertificateError(

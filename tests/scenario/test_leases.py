@@ -44,6 +44,7 @@ def reason(site: World, job: int) -> str:
 
 
 def test_it_starts_elsewhere_when_its_lease_is_over_on_both_sides() -> None:
+    """E3, C13."""
     site = world()
     job = leased(site)
     site.run_until(10.0)

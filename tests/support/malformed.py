@@ -31,7 +31,17 @@ _REPORTS: Final[tuple[dict[str, object], ...]] = tuple(
         Uses(load=Load(), uses=()),
     )
 )
-_JUNK: Final = (None, -1, 2**70, 1e300, "x" * 5000, [], [[]] * 50, {"a": {}}, True)
+_JUNK: Final[tuple[object, ...]] = (
+    None,
+    -1,
+    2**70,
+    1e300,
+    "x" * 5000,
+    [],
+    [[]] * 50,
+    {"a": {}},
+    True,
+)
 _VALID: Final = (
     n.encode([n.Hello(version=n.PROTOCOL_VERSION, node="n1")]),
     n.encode([registration()]),
@@ -182,13 +192,14 @@ class Attack:
         try:
             async with asyncio.timeout(PATIENCE_S * 4), dialled(self._cluster, node=name) as peer:
                 await peer.call()
-                await peer.register(identity=f"{name:0>32}")
+                answer = await peer.register(identity=f"{number:032x}")
+                assert isinstance(answer, n.Welcome), answer
                 while sent < count:
                     batch = min(PIPELINED, count - sent)
                     for _ in range(batch):
                         await peer.socket.send_bytes(unreadable(self._chance))
                     sent += batch
-                    while await peer.hear_all(0.0):
+                    while await peer.hear_all(0.001):
                         pass
                 await peer.say(n.Renew(number=7))
                 await heard_in_time(peer)

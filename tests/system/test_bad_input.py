@@ -443,7 +443,6 @@ def test_somebody_elses_job_cannot_be_deleted(counter: Counter, held: str) -> No
 
 
 def test_somebody_elses_output_cannot_be_read(counter: Counter, running: str) -> None:
-    """T59."""
     refused(counter.run_as_other("gpeek", running), 159, f"job {running} belongs to root")
 
 

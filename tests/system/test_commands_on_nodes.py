@@ -305,7 +305,7 @@ def test_t10_a_login_host_that_acts_as_a_node_is_cut_off(site: Site) -> None:
 
 
 def test_readers_that_do_not_read_delay_nobody(site: Site) -> None:
-    """T51, E13: Each has megabytes under way; the node stays up and serves others."""
+    """Each has megabytes under way; the node stays up and serves others."""
     site.start(site.alice)
     script = site.users.home(site.alice) / "many"
     script.write_text("#!/bin/sh\n" + "#" * 100_000)
@@ -326,7 +326,6 @@ def test_readers_that_do_not_read_delay_nobody(site: Site) -> None:
 
 
 def test_a_user_has_a_bounded_number_of_connections_on_a_node(site: Site) -> None:
-    """T47."""
     site.start(site.alice)
     site.start(site.bob)
     held = [connect(site, site.alice) for _ in range(MAX_USER_RELAYS)]

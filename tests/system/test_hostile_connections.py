@@ -75,7 +75,6 @@ def test_large_bodies_of_one_user_do_not_fill_the_memory(cluster_up: Cluster) ->
 
 
 def test_garbage_on_the_node_port_leaves_few_lines(cluster_up: Cluster) -> None:
-    """T49, E15."""
     port = int((cluster_up.state_dir / "gschedd.port").read_text())
     words = [
         b"\x16\x00\x00\x02\r\n\r\n",  # no version of TLS

@@ -104,7 +104,6 @@ def test_a_job_ends_at_its_lease_although_daemons_are_dead(world: GnodeWorld, vi
 
 
 def test_a_job_ends_at_its_lease_while_gnode_is_stopped(world: GnodeWorld) -> None:
-    """E12."""
     world.start()
     pid = started(world)
     os.kill(world.process.pid, signal.SIGSTOP)
@@ -172,7 +171,7 @@ def test_a_full_disk_does_not_keep_a_node_from_renewing(
 def test_a_job_of_a_node_that_never_returns_starts_elsewhere_and_one_without_a_lease_stays(
     cluster: Cluster,
 ) -> None:
-    """E3, C13: Its two attempts do not overlap."""
+    """Its two attempts do not overlap."""
     cluster.start_head()
     cluster.start_node("n1")
     story = cluster.jobs / "story"

@@ -8,7 +8,7 @@ from tests.support.dialler import dialled
 
 
 def test_a_registration_that_was_held_up_does_not_replace_a_newer_one(cluster: Cluster) -> None:
-    """E10: It tells what the node had before: jobs started since would seem lost."""
+    """It tells what the node had before it dialled again: jobs started since would seem lost."""
     cluster.start_head()
 
     async def story() -> tuple[n.HeadMessage, n.HeadMessage]:

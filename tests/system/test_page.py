@@ -268,7 +268,6 @@ def test_the_queue_shows_the_reason_and_folds_equal_jobs(
 
 
 def test_what_users_write_is_text_and_not_html(watched: Cluster, browser: Browser) -> None:
-    """T58."""
     submit(watched, name="<b>bold&amp;", account="x")
     page = browser.get("/?name=<script>alert(1)</script>").text + browser.get("/").text
 

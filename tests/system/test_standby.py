@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("postgres")]
 def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
     heads: tuple[Cluster, Cluster], store: Postgres
 ) -> None:
-    """A12."""
     first, second = heads
     first.start_head()
     before = [submit(first) for _ in range(3)]
@@ -167,7 +166,6 @@ def test_nodes_and_login_hosts_go_to_the_head_that_rules(
 def test_a_head_that_is_cut_off_from_its_store_sends_hosts_and_commands_to_the_other_one(
     heads: tuple[Cluster, Cluster], store: Postgres
 ) -> None:
-    """A13."""
     first, second = heads
     way = first.directory / "db"
     way.symlink_to(store.directory)
@@ -229,7 +227,6 @@ def test_changes_of_queues_survive_the_head(heads: tuple[Cluster, Cluster]) -> N
 def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
     heads: tuple[Cluster, Cluster],
 ) -> None:
-    """A13, A14."""
     first, second = heads
     first.start_head()
     submit(first)
