@@ -1,4 +1,4 @@
-"""Moments as people say them: ``2d`` ago, ``yesterday``, ``2026-11-20 08:00``, in ``+4h``."""
+"""Moments as people say them: ``2d`` ago, ``yesterday 14:00``, ``2026-11-20``, in ``+4h``."""
 
 import os
 import re
@@ -10,83 +10,107 @@ from gsched.model.units import parse_duration_s
 
 _FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ZONES = "/zoneinfo/"
-_NOON_S = 43_200  # from noon one day back is the day before, also where clocks change
 
 
 def parse_moment(text: str, *, now_s: float, option: str) -> float:
     """Return seconds since the epoch; days begin at midnight of local time.
 
-    Understood are ``now``, ``today``, ``yesterday``, a time ago (``90m``, ``2d12h``), a date
-    (``2026-11-20``, ``today`` or ``yesterday``, with ``08:00`` or ``08:00:30`` behind a blank or a
-    T), a month, a time of today, and ``@`` with seconds since the epoch.
+    Understood are ``now``, a time ago (``90m``, ``2d12h``), a date (``2026-11-20``), ``today``,
+    ``yesterday`` or the last ``monday``, each alone or with ``08:00`` or ``08:00:30`` behind a
+    blank or a T, a month, a time of today, and ``@`` with seconds since the epoch.
 
     Raises:
         UsageError: it is another word; ``option`` names who said it.
     """
     word = text.strip()
-    midnight_s = _midnight_s(now_s)
-    named = {"now": now_s, "today": midnight_s, "yesterday": _midnight_s(midnight_s - _NOON_S)}
-    if word in named:
-        return named[word]
-    day, _, clock = word.partition(" ")
-    if clock and day in {"today", "yesterday"}:
-        word = f"{_date_of(named[day])} {clock.strip()}"
-    if re.fullmatch(r"@[0-9]{1,11}", word):
-        return float(word[1:])
-    moment = _date_s(word.replace("T", " ", 1), now_s)
+    moment = _moment_s(word, now_s, is_coming=False)
     if moment is None:
         moment = _ago_s(word, now_s)
     if moment is None:
         raise UsageError(
             f"{option}: invalid time {text!r}",
-            hint="write 2026-11-20, '2026-11-20 08:00', 08:00, yesterday, 2d or 12h",
+            hint="write 2026-11-20, '2026-11-20 08:00', 08:00, 'yesterday 08:00', monday or 2d",
         )
     return moment
 
 
 def parse_coming(text: str, *, now_s: float, option: str, begin_s: float | None = None) -> float:
-    """Return seconds since the epoch; ``+4h`` and a time without a date count from ``begin_s`` on.
-
-    Beside what `parse_moment` understands, ``tomorrow`` is a date.
+    """Return seconds since the epoch of a moment to come, as `parse_moment` but for times ago.
 
     Args:
-        begin_s: of what ends then; None: ``now_s``, from which days such as ``tomorrow`` count.
+        text: a weekday is the next one; ``+4h`` and a time without a date count from ``begin_s``.
+        now_s: ``tomorrow``, which is a date, too, counts from there.
+        option: who said it.
+        begin_s: of what ends then; None: it is now.
 
     Raises:
-        UsageError: it is no time; ``option`` names who said it.
+        UsageError: it is no time.
     """
-    begin = now_s if begin_s is None else begin_s
-    day, blank, clock = text.strip().partition(" ")
-    is_clock = ":" in text[:3]
+    word = text.strip()
+    from_s = now_s if begin_s is None else begin_s
     try:
-        if text.startswith("+"):
-            return begin + parse_duration_s(text[1:])
-        dated = f"{_day_after(now_s)}{blank}{clock}" if day == "tomorrow" else text
-        moment_s = parse_moment(dated, now_s=begin if is_clock else now_s, option=option)
-    except (BadResourceError, UsageError):
-        raise UsageError(
-            f"{option}: invalid time {text!r}",
-            hint="write '2026-12-01 08:00', 'tomorrow 08:00', 08:00, +2h or now",
-        ) from None
-    if text[-1:] in set("dhms"):
-        raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{text}")
-    if moment_s > begin or not is_clock:
+        if word.startswith("+"):
+            return from_s + parse_duration_s(word[1:])
+        if _clock_of(word) is not None:
+            today_s = _at(from_s, 0, word)
+            return today_s if today_s > from_s else _at(from_s, 1, word)
+        moment_s = _moment_s(word, now_s, is_coming=True)
+    except BadResourceError:
+        moment_s = None
+    if moment_s is not None:
         return moment_s
-    return parse_moment(f"{_day_after(begin)} {text}", now_s=now_s, option=option)
+    if _ago_s(word, now_s) is not None:
+        raise UsageError(f"{option}: {text!r} is a time ago", hint=f"write +{word}")
+    raise UsageError(
+        f"{option}: invalid time {text!r}",
+        hint="write '2026-12-01 08:00', 08:00, 'tomorrow 08:00', 'monday 08:00', +2h or now",
+    )
 
 
-def _day_after(moment_s: float) -> str:
-    return _date_of(_midnight_s(moment_s) + 3 * _NOON_S)
+def _moment_s(word: str, now_s: float, *, is_coming: bool) -> float | None:
+    """Return what a word means that is no time ago; None: nothing."""
+    if word == "now":
+        return now_s
+    if re.fullmatch(r"@[0-9]{1,11}", word):
+        return float(word[1:])
+    day, _, clock = re.sub(r"(?<=[0-9a-z])T(?=[0-9])", " ", word).partition(" ")
+    clock = clock.strip()
+    days = _days_to(day.lower(), now_s)
+    if days is None:
+        return _date_s(f"{day} {clock}".strip(), now_s)
+    if (clock and _clock_of(clock) is None) or (day.lower() == "tomorrow" and not is_coming):
+        return None
+    moment_s = _at(now_s, days, clock or "00:00")
+    if day.lower() in _DAYS or is_coming == (moment_s > now_s):
+        return moment_s
+    return _at(now_s, days + (7 if is_coming else -7), clock or "00:00")
 
 
-def _date_of(moment_s: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(moment_s))
+def _days_to(word: str, now_s: float) -> int | None:
+    """Return how many days from today a day is, of a weekday in this week; None: no such word."""
+    if word in _DAYS:
+        return _DAYS[word]
+    named = [at for at, name in enumerate(_WEEKDAYS) if word in {name, name[:3]}]
+    return named[0] - time.localtime(now_s).tm_wday if named else None
 
 
-def _midnight_s(moment_s: float) -> float:
-    there = time.localtime(moment_s)
-    return time.mktime((there.tm_year, there.tm_mon, there.tm_mday, 0, 0, 0, 0, 0, -1))
+def _clock_of(text: str) -> tuple[int, int, int] | None:
+    for form in _CLOCKS:
+        try:
+            clock = time.strptime(text, form)
+        except ValueError:
+            continue
+        return clock.tm_hour, clock.tm_min, clock.tm_sec
+    return None
+
+
+def _at(now_s: float, days: int, clock: str) -> float:
+    """Return the moment of a time of day, so many days from today: days are not all 24 h."""
+    here = time.localtime(now_s)
+    return time.mktime((here[0], here[1], here[2] + days, *(_clock_of(clock) or ()), 0, 0, -1))
 
 
 def _date_s(text: str, now_s: float) -> float | None:
@@ -96,14 +120,7 @@ def _date_s(text: str, now_s: float) -> float | None:
         except ValueError:
             continue
         return time.mktime((*parsed[:6], 0, 0, -1))
-    here = time.localtime(now_s)
-    for form in _CLOCKS:
-        try:
-            clock = time.strptime(text, form)
-        except ValueError:
-            continue
-        return time.mktime((*here[:3], *clock[3:6], 0, 0, -1))
-    return None
+    return None if _clock_of(text) is None else _at(now_s, 0, text)
 
 
 def _ago_s(text: str, now_s: float) -> float | None:

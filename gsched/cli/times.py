@@ -23,19 +23,23 @@ LAST_S = 253_402_214_400.0
 
 
 def parse_start_time(text: str, *, now_s: float) -> float:
-    """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time, or ``+1h``.
+    """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time.
 
     Left out are the century (this one), year, month and day, as in Torque: the next moment that
-    fits. A full date in the past is returned as it is.
+    fits. A full date in the past is returned as it is. All else is read by `parse_coming`, such as
+    ``+1h`` or ``tomorrow 08:00``.
 
     Raises:
         UsageError: not such a text, or no such date.
     """
     match = _DATE.fullmatch(text)
-    if match is None and text.startswith("+"):
-        return now_s + parse_duration_s(text[1:])
     if match is None:
-        raise _no_date(text)
+        from gsched.cli.moments import parse_coming  # late: few jobs have a start time
+
+        try:
+            return parse_coming(text, now_s=now_s, option="-a")
+        except UsageError:
+            raise _no_date(text) from None
     digits = match["digits"]
     pairs = [int(digits[at : at + 2]) for at in range(0, len(digits), 2)]
     hour, minute = pairs[-2:]
@@ -84,7 +88,7 @@ def _epoch(text: str, moment: tuple[int, ...]) -> float:
 def _no_date(text: str) -> UsageError:
     return UsageError(
         f"-a: invalid date {text!r}",
-        hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359",
+        hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359, or 'tomorrow 08:00'",
     )
 
 

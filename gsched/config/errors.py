@@ -37,6 +37,12 @@ _REMOVED: Final = {
     "plaintext_node_channel": "delete the line: other hosts always connect by TLS",
     "node_tunnel": "delete the line: tunnels need no permission, as they can read nothing",
 }
+#: Tables that this file has under another name.
+_MEANT: Final = {
+    **dict.fromkeys(("monitor", "metrics", "page", "prometheus"), "[web]"),
+    **dict.fromkeys(("partition", "partitions"), "[[queue]]"),
+}
+_TABLES_MOST: Final = 4  # that a hint names
 _SHOWN: Final = 60  # characters of a value in a message
 
 
@@ -57,7 +63,8 @@ def from_validation(
     what, path = match["what"], match["path"] or ""
     keys = _keys(path)
     if found := _UNKNOWN.fullmatch(what):
-        return _unknown_key((*keys, found["name"]), root=root, text=text, where=where)
+        keys = (*keys, found["name"])
+        return _unknown_key(keys, root=root, document=document, text=text, where=where)
     if found := _MISSING.fullmatch(what):
         hint = f"write {found['name']} = ..."
         return located((*keys, found["name"]), "is missing", hint=hint, text=text, where=where)
@@ -79,6 +86,10 @@ def from_validation(
         name = ".".join(str(each) for each in keys)
         hint = f"write [[{name}]] for each, instead of [{name}]"
         return located(keys, "must be a list of tables", hint=hint, text=text, where=where)
+    elif isinstance(value, list) and _struct(root, keys) is not None:
+        name = ".".join(str(each) for each in keys)
+        hint = f"write [{name}] once, instead of [[{name}]]"
+        return located(keys, "must be one table", hint=hint, text=text, where=where)
     elif wanted:
         message = f"must be {wanted}, got {_shown(value)}"
     else:
@@ -155,7 +166,9 @@ def _named(keys: Keys) -> str:
     return f"[[{table}]] {key} " if many else f"[{table}] {key} "
 
 
-def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> ConfigError:
+def _unknown_key(
+    keys: Keys, *, root: type[Struct], document: object, text: str, where: str
+) -> ConfigError:
     """Return the error for a key that its table does not have."""
     name = str(keys[-1])
     if removed := _REMOVED.get(name):
@@ -163,12 +176,11 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     parent = _struct(root, keys[:-1])
     known = list(parent.__struct_fields__) if parent is not None else []
     tables = [str(each) for each in keys[:-1] if isinstance(each, str)]
-    hints = [near] if (near := closest(name, known)) else []
-    if title := _title_of(name, root):
-        hints = [f"write {title}"]
-    elif other := _table_with(name, root):
-        hints.append(f"{name!r} is a key of {other}")
-    hint = " ".join(hints) or f"valid keys: {', '.join(known)}"
+    is_table = not tables and isinstance(_at(document, keys), (dict, list))
+    hints = [_table_like(name, root)] if is_table else []
+    if not any(hints):
+        hints = [closest(name, known), _table_with(name, root, most=1 if tables else _TABLES_MOST)]
+    hint = " ".join(filter(None, hints)) or f"valid keys: {', '.join(known)}"
     line = line_of(keys, text)
     place = f"{where}:{line}" if line else where
     if not tables:
@@ -178,20 +190,26 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     return ConfigError(f"{place}: {table} has no key {name!r}", hint=hint)
 
 
-def _table_with(name: str, root: type[Struct]) -> str:
-    """Return the only table that has a key of that name, as ``[node]``; else nothing.
+def _table_like(name: str, root: type[Struct]) -> str:
+    """Return which table in another one has such a name, in words; empty: it is not known."""
+    import difflib  # late: few files have a mistake
+
+    if name in _MEANT:
+        return f"use {_MEANT[name]}"
+    titles = sorted((title for title, _ in _tables(root, ())), key=lambda each: "." not in each)
+    last = {title.strip("[]").rpartition(".")[2]: title for title in titles}  # outer ones count
+    close = difflib.get_close_matches(name, last, n=1, cutoff=0.8)
+    return f"write {last[close[0]]}" if close and "." in last[close[0]] else ""
+
+
+def _table_with(name: str, root: type[Struct], *, most: int) -> str:
+    """Return which tables have a key of that name, in words; empty: none, or more than ``most``.
 
     A table within another, as one of limits, counts only if no outer one has the key.
     """
     found = [table for table, keys in _tables(root, ()) if name in keys]
     outer = [table for table in found if "." not in table] or found
-    return outer[0] if len(outer) == 1 else ""
-
-
-def _title_of(name: str, root: type[Struct]) -> str:
-    """Return the only inner table of that name as it is written: ``[[node.gpu]]``; else nothing."""
-    titles = [title for title, _ in _tables(root, ()) if title.strip("[]").endswith(f".{name}")]
-    return titles[0] if len(titles) == 1 else ""
+    return f"{name!r} is a key of {', '.join(outer)}" if 0 < len(outer) <= most else ""
 
 
 def _tables(struct: type[Struct], way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -330,6 +348,8 @@ def _line_of_name(names: Sequence[str], entries: Mapping[str, int], text: str) -
             if not equals or bare.startswith("#"):
                 continue
             full = f"{table}.{bare}" if table else bare
+        if header and full.startswith(f"{wanted}."):  # which makes the outer table, too
+            full = wanted
         if full == wanted and entries.get(table, entry) == entry:
             return number
     return 0

@@ -136,6 +136,23 @@ def test_mistakes_are_told_and_change_nothing(
     assert gmgr(head, "print").stdout == before
 
 
+def test_a_command_is_one_text_as_of_qmgr(head: Cluster) -> None:
+    done(gmgr(head, "-c", "create queue night enabled=true", "-c", "set queue night priority = 7"))
+    listed = done(gmgr(head, "-c", "list queue night"))
+    assert "priority = 7" in listed
+
+    wrong = (
+        (("-c", "set night priority=9", "-c", "sett night priority=8"), "did you mean 'set'?"),
+        (("-c", "set night priority=9", "-c", "list"), "run: gmgr list"),
+        (("-c", "set night priority=9", "list"), "omit -c: gmgr set night priority=9"),
+        (("-c", "set night 'priority=9"), "close the quotation mark"),
+    )
+    for words, hint in wrong:
+        ran = gmgr(head, *words)
+        assert (ran.status, hint in ran.stderr) == (2, True), ran.stderr
+    assert done(gmgr(head, "list", "night")) == listed
+
+
 def test_commands_of_standard_input_are_carried_out_all_or_none(head: Cluster) -> None:
     text = "create night\n# a comment\nset night priority=3\nset none priority=3\n"
     assert "unknown queue 'none'" in gmgr(head, text=text).stderr

@@ -104,7 +104,7 @@ def test_qselect_prints_the_jobs_that_meet_all_criteria(
         (["-l", "mem"], "invalid term 'mem'"),
         (["-l", "mem.gt.much"], "invalid value mem=much"),
         (["-l", "disk.gt.4gb"], "unknown resource 'disk'"),
-        (["-a", "tomorrow"], "invalid date"),
+        (["-a", "someday"], "invalid date"),
         (["-q", "batch@other"], "cannot connect to server other"),
     ],
 )

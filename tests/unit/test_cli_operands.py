@@ -13,6 +13,8 @@ from gsched.cli.operands import (
     parse_hold_list,
     parse_signal,
 )
+from gsched.cli.submit.deadline import parse_deadline
+from gsched.cli.times import parse_start_time
 from gsched.errors import BadResourceError, UsageError
 from gsched.protocol.actions import Alteration
 
@@ -150,6 +152,10 @@ def local(*moment: int) -> float:
         ("today 08:05:30", local(2026, 11, 21, 8, 5) + 30),
         ("08:05", local(2026, 11, 21, 8, 5)),
         ("@1700000000", 1_700_000_000.0),
+        ("yesterday 14:30", local(2026, 11, 20, 14, 30)),
+        ("Monday", local(2026, 11, 16)),
+        ("fri 09:00", local(2026, 11, 20, 9)),
+        ("saturday 23:59", local(2026, 11, 14, 23, 59)),
     ],
 )
 def test_moments_are_read_as_people_write_them(text: str, moment_s: float) -> None:
@@ -160,17 +166,26 @@ def test_moments_are_read_as_people_write_them(text: str, moment_s: float) -> No
 @pytest.mark.parametrize(
     ("text", "moment_s"),
     [
-        ("tomorrow", local(2026, 11, 22)),
-        ("tomorrow 08:05", local(2026, 11, 22, 8, 5)),
-        ("tomorrow  8:05", local(2026, 11, 22, 8, 5)),
-        ("+2h", NOW_S + 7200),
+        ("now", NOW_S),
+        ("+4h", NOW_S + 14400),
+        ("23:58", local(2026, 11, 21, 23, 58)),
         ("00:01", local(2026, 11, 22, 0, 1)),
+        ("tomorrow", local(2026, 11, 22)),
+        ("tomorrow 08:00", local(2026, 11, 22, 8)),
+        ("tomorrow  8:05", local(2026, 11, 22, 8, 5)),
+        ("tomorrowT08:00", local(2026, 11, 22, 8)),
+        ("monday 08:00", local(2026, 11, 23, 8)),
+        ("Saturday 00:01", local(2026, 11, 28, 0, 1)),
         ("2026-12-01 08:00", local(2026, 12, 1, 8)),
     ],
 )
-def test_times_to_come_are_read_as_people_write_them(text: str, moment_s: float) -> None:
-    """Of ``tomorrow`` a maintenance or a reservation can be ordered; reports have none."""
+def test_options_of_coming_times_have_one_parser(text: str, moment_s: float) -> None:
+    """Of maintenance and reservations, and of ``-a`` what Torque does not read."""
     assert parse_coming(text, now_s=NOW_S, option="--from") == moment_s
+    if "-" not in text and text != "now":
+        assert parse_start_time(text, now_s=NOW_S) == moment_s
+    if " " in text and not text[0].isdigit():
+        assert parse_deadline(text, now_s=NOW_S).at_s == moment_s
 
 
 @pytest.mark.parametrize(
@@ -190,27 +205,25 @@ def test_an_end_counts_from_its_beginning_and_days_from_now(text: str, moment_s:
     assert parse_coming(text, now_s=NOW_S, option="--to", begin_s=begin_s) == moment_s
 
 
-@pytest.mark.parametrize("text", ["tomorrow noon", "tomorrow 25:00", "tomorrows", "+tomorrow"])
+@pytest.mark.parametrize(
+    "text", ["tomorrow noon", "tomorrow 25:00", "tomorrow 8", "tomorrows", "+tomorrow", "+x"]
+)
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--from: invalid time") as caught:
         parse_coming(text, now_s=NOW_S, option="--from")
     assert "'tomorrow 08:00'" in caught.value.hint
 
 
+def test_a_time_ago_is_no_time_to_come() -> None:
+    with pytest.raises(UsageError, match="a time ago"):
+        parse_coming("2d", now_s=NOW_S, option="--from")
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "soon",
-        "2026-13-01",
-        "5",
-        "-2d",
-        "2026-02-30",
-        "d",
-        "@x",
-        "tomorrow",
-        "now 08:00",
-        "today 2d",
+        *("", "soon", "2026-13-01", "5", "-2d", "2026-02-30", "d", "@x"),
+        *("tomorrow", "now 08:00", "today 2d", "today 25:00"),
     ],
 )
 def test_what_is_no_moment_is_refused(text: str) -> None:

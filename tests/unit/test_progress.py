@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from gsched.cli.show.jobfields import FIELDS
 from gsched.cli.show.progress import Bars, JobProgress, reached_of, watch_progress
 from gsched.clock import SystemClock
 from gsched.model.reports import Progress
@@ -52,6 +53,12 @@ def test_an_array_has_its_elements() -> None:
     array = ArrayRow(indices="0-11", elements=12, succeeded=1, failed=1, deleted=1, running=2)
     found = reached(running(array=array))
     assert (found.part, found.counts, found.left_s) == (0.25, "3 of 12 elements, 1 failed", 300.0)
+
+
+def test_the_elapsed_time_of_an_array_is_not_the_sum_of_its_elements() -> None:
+    array = ArrayRow(indices="0-11", elements=12, succeeded=10, running=2)
+    story = make_story(running(array=array, wall_s=5000.0), now_s=NOW_S)
+    assert FIELDS["elapsed"].shown(story.row, story) == "00:01:40"
 
 
 def test_any_other_job_has_its_run_time() -> None:

@@ -48,6 +48,7 @@ Examples:
   gmgr set server scheduling=false
   gmgr create project ai shares=3 users=alice:2,bob total.max_gpus=16
   gmgr set user alice max_running=20
+  gmgr -c "set queue night started = true"
   gmgr print > queues.txt;  gmgr < queues.txt
   gmgr export >> /etc/gsched/gsched.toml
 """
@@ -58,22 +59,40 @@ _CHANGES = ("create", "set", "unset", "delete")
 
 @gsched_command("gmgr", epilog=EPILOG)
 @option("-n", "--dry-run", is_flag=True, help="Only check the commands.")
+@option(
+    "-c",
+    "--command",
+    "commands",
+    multiple=True,
+    metavar="COMMAND",
+    help="Carry out this command, as of qmgr; may be repeated.",
+)
 @click.argument("words", nargs=-1, metavar="[COMMAND [KIND] [NAME[,...]] [ATTRIBUTE=VALUE...]]")
 @connected
-def gmgr(head: HeadClient, *, words: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+def gmgr(
+    head: HeadClient,
+    *,
+    words: tuple[str, ...],
+    commands: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Create, change, delete and show queues, projects, users and QOS of the running head.
 
     The commands are list, print and export, and for operators create, set, unset and delete; the
     kinds are queue (unless another one is given), project, user, qos and server. An attribute has
     the name of its key in gsched.toml, a limit with its table, such as total.max_gpus; += and -=
-    change a list. Without a command, commands are read from standard input, a line each, and all
-    of them are carried out, or none. What is set counts at once, also after a restart and whatever
-    the file says; unset lets the file count again.
+    change a list. Without a command, commands are read from standard input, a line each; all
+    commands of a call are carried out, or none. What is set counts at once, also after a restart
+    and whatever the file says; unset lets the file count again.
     """
+    if words and commands:
+        raise UsageError("-c and a command as arguments", hint=f"omit -c: gmgr {commands[0]}")
     status, objects = head.status(), head.objects().objects
-    if words and words[0] in _SHOWS:
-        return _show(_Shown.of(words[1:], status, objects), words[0], as_json=as_json)
-    lines = [" ".join(words)] if words else _lines()
+    shown = tuple(words_of(commands[0])) if len(commands) == 1 else words
+    if shown and shown[0] in _SHOWS:
+        return _show(_Shown.of(shown[1:], status, objects), shown[0], as_json=as_json)
+    lines = commands or ([" ".join(words)] if words else _lines())
     changes = [change for line in lines for change in _read(line, objects)]
     if changes and not dry_run:
         head.change_queues(changes)
@@ -98,6 +117,8 @@ def _read(line: str, objects: _AllObjects) -> Iterator[QueueChange]:
     if not words:
         return
     verb, *named = words
+    if verb in _SHOWS:
+        raise UsageError(f"{verb} among commands that change objects", hint=f"run: gmgr {line}")
     if verb not in _CHANGES:
         known = (*_SHOWS, *_CHANGES)
         near = closest(verb, known) or f"valid: {', '.join(known)}"

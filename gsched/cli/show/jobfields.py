@@ -108,6 +108,13 @@ def elapsed_s(row: JobRow, now_s: float) -> float | None:
     return max(0.0, (row.ended_s or now_s) - row.started_s)
 
 
+def _since_start_s(row: JobRow, now_s: float) -> float | None:
+    """Return the same, but since the first start for an array: that is the sum of its elements."""
+    if row.array is None or row.started_s is None or row.ended_s is not None:
+        return elapsed_s(row, now_s)
+    return max(0.0, now_s - row.started_s)
+
+
 def _live(name: str) -> Callable[[JobRow, JobReply], Value]:
     return lambda row, _: None if row.live is None else getattr(row.live, name)
 
@@ -322,7 +329,7 @@ _NAMED: Final = (
     Field(
         "elapsed",
         "Elapsed",
-        lambda row, view: elapsed_s(row, view.now_s),
+        lambda row, view: _since_start_s(row, view.now_s),
         _duration,
         right=True,
         drop=10,

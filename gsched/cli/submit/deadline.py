@@ -18,7 +18,7 @@ _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?: ?(?P<zone>[A-Za-z+-].*))?"
 )
 _OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)")
-_HOW = "write a duration such as 8h, or a date and time such as '2027-03-01 08:00'"
+_HOW = "write a duration such as 8h, or a date and time such as 'tomorrow 08:00'"
 NONE = "none"  # of galter --deadline
 
 #: Keys of the table [training], and of the options of the same names: the field, and what reads it.
@@ -46,7 +46,7 @@ class Deadline(NamedTuple):
 
 
 def parse_deadline(text: str, *, now_s: float) -> Deadline:
-    """Return the deadline of ``8h``, ``2d12h``, ``2027-03-01 08:00`` or ``@`` and seconds.
+    """Return the deadline of ``8h``, ``2027-03-01 08:00``, ``tomorrow 08:00`` or ``@`` and seconds.
 
     A moment is in local time, unless an offset, Z or UTC follows it. What could be a time of day as
     well as a duration (``08:00``) is refused, as is a day without a time.
@@ -62,6 +62,10 @@ def parse_deadline(text: str, *, now_s: float) -> Deadline:
         return _coming(text, _epoch_s(text, match), now_s)
     if re.fullmatch(r"\d{4}-\d\d(-\d\d)?", word):
         raise UsageError(f"--deadline: {text!r} has no time of day", hint=_HOW)
+    if re.match(r"\+|[A-Za-z]+(?: +|T)\d", word):
+        from gsched.cli.moments import parse_coming  # late: few deadlines name a day
+
+        return _coming(text, parse_coming(word, now_s=now_s, option="--deadline"), now_s)
     if re.fullmatch(r"[\d:]*:[\d:]*", word):
         raise UsageError(f"--deadline: {text!r} is a time of day or a duration", hint=_HOW)
     try:

@@ -1,6 +1,7 @@
 """What all pages share: templates, headers, who may look, and refusals in words."""
 
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -87,6 +88,7 @@ class Pages:
             finalize=_shown,
         )
         self._pages.filters["verbatim"] = escape
+        self._pages.filters["breaks"] = _with_breaks
         self._pages.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}."
         self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
@@ -333,6 +335,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
         return printable(value)
     return value
+
+
+def _with_breaks(text: object) -> Markup:
+    """Return a text that may be broken behind the separators of requests and paths."""
+    return Markup(re.sub(r"([,/])(?=\S)", r"\1<wbr>", escape(_shown(str(text)))))  # noqa: S704 # escaped
 
 
 def _moment(at_s: float) -> str:
