@@ -5,12 +5,14 @@ import http.client
 import os
 import pwd
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import aiohttp
+import psutil
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
@@ -81,6 +83,15 @@ def submit(cluster: Cluster, count: int = 1, **options: object) -> list[int]:
     given = {"name": "train", "workdir": "/tmp", "script": "#!/bin/sh\nsleep 60\n"} | options
     reply = cluster.head.submit([new_job(**given) for _ in range(count)])  # type: ignore[arg-type] # any option
     return [result.id for result in reply.results]
+
+
+def let_hang(cluster: Cluster) -> None:
+    """Stop the head with SIGSTOP. Its threads end what they do on a processor first."""
+    head = cluster.head_process
+    head.send_signal(signal.SIGSTOP)
+    wait_until(
+        lambda: psutil.Process(head.pid).status() == psutil.STATUS_STOPPED, what="the stopped head"
+    )
 
 
 # --- who may look ---
@@ -290,12 +301,12 @@ def test_without_the_head_its_database_still_shows_the_queue(
     watched: Cluster, browser: Browser
 ) -> None:
     submit(watched, 2)
-    watched.head_process.send_signal(19)  # SIGSTOP: it hangs
+    let_hang(watched)
     try:
         found = browser.get("/")
         nodes = browser.get("/nodes")
     finally:
-        watched.head_process.send_signal(18)
+        watched.head_process.send_signal(signal.SIGCONT)
 
     assert found.status == 200
     assert "train" in found.text
@@ -315,11 +326,11 @@ def test_without_the_head_its_database_still_shows_a_job(
         lambda: "no node has registered yet" in browser.get(f"/jobs/{waits}").text,
         what="the reason of the head",
     )
-    watched.head_process.send_signal(19)  # SIGSTOP: it hangs
+    let_hang(watched)
     try:
         pages = [browser.get(f"/jobs/{job}") for job in (waits, held)]
     finally:
-        watched.head_process.send_signal(18)
+        watched.head_process.send_signal(signal.SIGCONT)
 
     assert [page.status for page in pages] == [200, 200]
     assert "no node has registered yet" not in pages[0].text
