@@ -127,7 +127,8 @@ class GnodeWorld:
     @property
     def scratch(self) -> Path:
         """Return the directory below which jobs get their own."""
-        return next((self.directory / "tmp").glob("gsched-*"))
+        found = (self.directory / "tmp").glob("gsched-*")
+        return next(each for each in found if not each.name.endswith("-outbox"))
 
     def supervisor(self, job: int, attempt: int = 1) -> SupervisorInfo:
         """Return who runs an attempt, once it has started."""
