@@ -181,7 +181,7 @@ def _unknown_key(
     if not any(hints):
         hints = [closest(name, known), _table_with(name, root, most=1 if tables else _TABLES_MOST)]
     hint = " ".join(filter(None, hints)) or f"valid keys: {', '.join(known)}"
-    line = line_of(keys, text)
+    line = line_of(keys, text) or _line_within(name, text)
     place = f"{where}:{line}" if line else where
     if not tables:
         return ConfigError(f"{place}: unknown table or key {name!r}", hint=hint)
@@ -319,6 +319,15 @@ def line_of(keys: Keys, text: str) -> int:
     return 0
 
 
+def _line_within(name: str, text: str) -> int:
+    """Return the number of the first line that begins a table within one of that name, or 0."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _HEADER.fullmatch(line)
+        if header and header["name"].partition(".")[0].strip() == name:
+            return number
+    return 0
+
+
 def _entries(keys: Keys) -> dict[str, int]:
     """Return which entry of each array of tables is meant, by the array's dotted name."""
     found: dict[str, int] = {}
@@ -348,8 +357,6 @@ def _line_of_name(names: Sequence[str], entries: Mapping[str, int], text: str) -
             if not equals or bare.startswith("#"):
                 continue
             full = f"{table}.{bare}" if table else bare
-        if header and full.startswith(f"{wanted}."):  # which makes the outer table, too
-            full = wanted
         if full == wanted and entries.get(table, entry) == entry:
             return number
     return 0
