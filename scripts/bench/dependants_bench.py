@@ -73,10 +73,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gsched-dependants-") as directory:
         turns = LongestTurn(Path(directory, "turns"))
         cluster = Cluster(Path(directory, "c"), f"bench-{os.getpid()}")
-        cluster.wrapper = [
+        cluster.wrapper = cluster.wrapper.after(
             *(sys.executable, str(Path(__file__).parent / "watched_head.py")),
             str(Path(directory, "turns")),
-        ]
+        )
         try:
             cluster.start_head()
             measure(cluster, turns, options.dependants)

@@ -312,7 +312,7 @@ def real_head(directory: Path) -> Values:
     """Return what a head on a database takes."""
     turns = LongestTurn(directory / "turns")
     cluster = Cluster(directory, f"growth-{os.getpid()}")
-    cluster.wrapper = [sys.executable, WATCHED, str(directory / "turns")]
+    cluster.wrapper = cluster.wrapper.after(sys.executable, WATCHED, str(directory / "turns"))
     begin_s = time.monotonic()
     try:
         cluster.start_head(wait=False)

@@ -175,10 +175,11 @@ def main() -> None:
         cluster = Cluster(Path(directory, "c"), f"bench-{os.getpid()}")
         cluster.head_settings = {"single_user": False}
         longest = LongestTurn(Path(directory, "turn"))
-        cluster.wrapper = [sys.executable, WATCHED, str(Path(directory, "turn"))]
+        plain = cluster.wrapper
+        cluster.wrapper = plain.after(sys.executable, WATCHED, str(Path(directory, "turn")))
         try:
             cluster.start_head()
-            cluster.wrapper = []
+            cluster.wrapper = plain
             cluster.start_node("n1")
             head = HeadClient(str(cluster.socket))
             work(head, 1.0)  # the first requests load what all others find

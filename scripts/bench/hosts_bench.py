@@ -180,7 +180,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gsched-hosts-") as directory:
         turns = LongestTurn(Path(directory, "turns"))
         cluster = Cluster(Path(directory, "c"), f"bench-{os.getpid()}")
-        cluster.wrapper = [sys.executable, WATCHED, str(Path(directory, "turns"))]
+        cluster.wrapper = cluster.wrapper.after(
+            sys.executable, WATCHED, str(Path(directory, "turns"))
+        )
         cluster.tls = f"[tls]\nlifetime_s = {1.5 * given.renew_within}\n"
         bench = None
         try:

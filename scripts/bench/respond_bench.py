@@ -63,7 +63,8 @@ class World:
         self._turns = directory / "turns"
         self.turns = LongestTurn(self._turns)
         self.cluster = Cluster(directory / "c", f"bench-{os.getpid()}")
-        self.cluster.wrapper = [sys.executable, str(BENCH / "watched_head.py"), str(self._turns)]
+        watched = (sys.executable, str(BENCH / "watched_head.py"), str(self._turns))
+        self.cluster.wrapper = self.cluster.wrapper.after(*watched)
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
