@@ -272,8 +272,10 @@ LIMITS: Final = (
         (
             "MAX_UNPROVEN_OF_ADDRESS",
             "descriptors: connections to the node port that have proven nothing",
-            "a further one takes the place of the oldest; of 256 of all addresses that of one whose "
-            "peer has said nothing for a second, or it waits",
+            (
+                "a further one takes the place of the oldest; of 256 of all addresses that of one "
+                "whose peer has said nothing for a second, or it waits"
+            ),
         ),
     ),
     *rows_of(
