@@ -383,7 +383,8 @@ class Outboxes:
         mode = stat.S_IMODE(status.st_mode) & 0o777 if file.startswith(f"{FILES}/") else 0
         async with self._slot(box):
             data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, sent.sent)
-            last = not runs and sent.sent + len(data) >= status.st_size
+            is_end = not data or sent.sent + len(data) >= status.st_size  # none: it was cut
+            last = is_end and not runs
             answer = await self._ask(
                 box.piece(file, below, at=sent.end, data=data, last=last, mode=mode)
             )

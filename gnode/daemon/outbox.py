@@ -126,10 +126,12 @@ class Outbox:
             DeliveryError: it cannot be read, or there is too much.
         """
         names: list[str] = []
+        count = 0
         try:
             for name in self._names():
                 names.append(name)
-                if len(names) > MAX_DELIVERED_FILES:
+                count += split(name)[1] != b""  # in a directory that the user has named
+                if count > MAX_DELIVERED_FILES:
                     text = f"there are more than {MAX_DELIVERED_FILES} files: write an archive"
                     raise DeliveryError(text, later=False)
         except OSError as error:

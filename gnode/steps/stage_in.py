@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, NoReturn
 
 from gnode.daemon.owner_tree import unpack
@@ -46,8 +46,7 @@ def main() -> None:
     source = PieceSource(socket, attempt, int(item), end_s)
     try:
         while not copy.is_complete:
-            for header, data in source.piece(*copy.cursor):
-                copy.take(header, data)
+            copy.take_piece(source.piece(*copy.cursor))
     except StageError as error:
         _fail(str(error))
     except OSError as error:
@@ -148,6 +147,18 @@ class TreeCopy:
         self.cursor = ("", _BEGIN)
         self.is_complete = False
 
+    def take_piece(self, entries: Iterable[tuple[dict[str, Any], bytes]]) -> None:
+        """Take the entries of a piece, up to a file that is to be read from its beginning again.
+
+        Raises:
+            StageError: an entry is not the next one, or there are too many.
+            OSError: one cannot be written.
+        """
+        for header, data in entries:
+            self.take(header, data)
+            if self.cursor[1] == 0:  # what follows would pass over that file
+                return
+
     def take(self, header: dict[str, Any], data: bytes) -> None:
         """Take the next entry.
 
@@ -155,6 +166,9 @@ class TreeCopy:
             StageError: it is not the next one, or there are too many.
             OSError: it cannot be written.
         """
+        if self._open is not None and header.get("name") != self.cursor[0]:
+            self._abandon()
+            raise StageError(f"{self._target} has not arrived in full")
         if "end" in header:
             self.is_complete = True
             return
@@ -183,7 +197,7 @@ class TreeCopy:
         self.cursor = (name, _BEGIN)
 
     def _check(self, name: str, kind: str) -> None:
-        if name != self.cursor[0] or self.cursor[1] == _BEGIN:
+        if name and (name != self.cursor[0] or self.cursor[1] == _BEGIN):
             self._count += 1
         if self._count > FILES_MAX:
             raise StageError(

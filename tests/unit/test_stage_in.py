@@ -30,8 +30,7 @@ def copied(top: Path, to: Path, max_bytes: int = 1000) -> int:
     """Copy a tree and return how many pieces that took."""
     copy, count = TreeCopy(str(to), "1.1"), 0
     while not copy.is_complete:
-        for header, data in entries(piece(top, copy.cursor, max_bytes)):
-            copy.take(header, data)
+        copy.take_piece(entries(piece(top, copy.cursor, max_bytes)))
         count += 1
     return count
 
@@ -39,8 +38,7 @@ def copied(top: Path, to: Path, max_bytes: int = 1000) -> int:
 def keep_changing(top: Path, copy: TreeCopy) -> None:
     """Copy a file that changes after each piece."""
     for number in range(9):
-        for header, data in entries(piece(top, copy.cursor, 1000)):
-            copy.take(header, data)
+        copy.take_piece(entries(piece(top, copy.cursor, 1000)))
         top.write_bytes(b"%d" % number * 3000)
 
 
@@ -100,8 +98,7 @@ def test_a_file_that_changes_while_it_is_copied_is_begun_again(tmp_path: Path) -
     to.write_text("before")
     copy, changes = TreeCopy(str(to), "1.1"), iter((b"2" * 3000, b"3" * 3000))
     while not copy.is_complete:
-        for header, data in entries(piece(top, copy.cursor, 1000)):
-            copy.take(header, data)
+        copy.take_piece(entries(piece(top, copy.cursor, 1000)))
         if copy.cursor == ("", 1000) and (change := next(changes, b"")):
             assert to.read_text() == "before"
             top.write_bytes(change)
@@ -111,6 +108,37 @@ def test_a_file_that_changes_while_it_is_copied_is_begun_again(tmp_path: Path) -
     with pytest.raises(StageError, match="to changes while it is copied"):
         keep_changing(top, copy)
     assert to.read_bytes() == b"3" * 3000
+
+
+@pytest.mark.parametrize("size", [1, 100, 1200, 2100])
+def test_a_file_that_is_cut_while_it_is_copied_is_not_passed_over(
+    tmp_path: Path, size: int
+) -> None:
+    """The piece that tells of the change has also what follows the file, and the end."""
+    top, to = tmp_path / "from", tmp_path / "to"
+    top.mkdir()
+    (top / "a").write_bytes(b"1" * 3000)
+    (top / "b").write_bytes(b"b")
+    copy = TreeCopy(str(to), "1.1")
+    copy.take_piece(entries(piece(top, copy.cursor, 2500)))
+    assert copy.cursor[0] == "a"
+    (top / "a").write_bytes(b"2" * size)
+    while not copy.is_complete:
+        copy.take_piece(entries(piece(top, copy.cursor, 2500)))
+
+    assert {path.name: path.read_bytes() for path in to.iterdir()} == {"a": b"2" * size, "b": b"b"}
+
+
+@pytest.mark.parametrize("following", [{"end": True}, entry("b", data=b"b")])
+def test_a_file_that_has_not_arrived_in_full_is_an_error(
+    tmp_path: Path, following: dict[str, Any]
+) -> None:
+    copy = TreeCopy(str(tmp_path / "to"), "1.1")
+    copy.take(entry("", "directory"), b"")
+    copy.take(entry("a", data=b"x", size=2), b"x")
+
+    with pytest.raises(StageError, match="a has not arrived in full"):
+        copy.take(following, b"b")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +202,7 @@ def test_the_limits_are_those_of_what_returns(tmp_path: Path) -> None:
     assert (stage_in.FILES_MAX, stage_in.BYTES_MAX) == (MAX_DELIVERED_FILES, MAX_DELIVERED_BYTES)
     copy = TreeCopy(str(tmp_path / "to"), "1.1")
     copy.take(entry("", "directory"), b"")
-    copy._count = MAX_DELIVERED_FILES
+    for number in range(MAX_DELIVERED_FILES):
+        copy.take(entry(str(number), "link"), b"/tmp")
     with pytest.raises(StageError, match="has more than 10000 files"):
         copy.take(json.loads(json.dumps(entry("x"))), b"")

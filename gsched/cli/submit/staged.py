@@ -40,7 +40,10 @@ def path_in(path: str, place: SubmitContext) -> str:
     """
     full = os.path.join(place.cwd, path)
     if not os.path.isfile(full) and not os.path.isdir(full):
-        what = "is no file or directory" if os.path.exists(full) else "does not exist"
+        if os.path.exists(full):
+            what = "is no file or directory"
+        else:
+            what = "leads nowhere" if os.path.islink(full) else "does not exist"
         raise UsageError(f"--stage-in {path}: {full} {what}", hint="name a file or directory")
     if not os.access(full, os.R_OK):
         raise UsageError(f"--stage-in {path}: no permission to read {full}", hint="see ls -l")
