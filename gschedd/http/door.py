@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import logging
+import select
 import socket
 import ssl
 import sys
@@ -334,7 +335,14 @@ class Door:
         """Return whether one more connection may come; make room for it, if anyone only waits."""
         if not self.rules.evict or self._open.total() < self.rules.in_all:
             return True
-        quiet = next((each for each in self._visitors if _is_quiet(each.connection)), None)
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        if not waiting.poll(0):
+            return True  # nobody waits
+        unproven = [each for each in self._visitors if not each.proven]
+        if not unproven:
+            return True  # it is refused in words
+        quiet = next((each for each in unproven if _is_quiet(each.connection)), None)
         if quiet is not None:
             self._cut_off(quiet)
         return quiet is not None

@@ -68,6 +68,7 @@ class House:
         app = web.Application(middlewares=[watched, counted(self.bodies), errors])
         app.router.add_get("/", self._hello)
         app.router.add_get("/large", self._large)
+        app.router.add_get("/user", self._user)
         app.router.add_post("/", self._submit)
         app.router.add_get("/host", self._host)
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
@@ -92,6 +93,10 @@ class House:
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         assert isinstance(request.protocol, Visitor)
         return answer(request.protocol.source.uid)
+
+    async def _user(self, request: web.Request) -> web.StreamResponse:
+        assert isinstance(request.protocol, Visitor)
+        return answer(request.protocol.become(Source(name="user alice", uid=7)))
 
     async def _large(self, _: web.Request) -> web.StreamResponse:
         return answer("x" * 8 * MIB)
@@ -270,6 +275,23 @@ def test_of_those_that_prove_nothing_the_oldest_makes_room(tell: Callable[..., N
         assert await heard(silent[0]) == (0, b"")
 
     tell(story, Rules(of_source=4, in_all=8, evict=True))
+
+
+def test_connections_of_users_make_no_room(tell: Callable[..., None]) -> None:
+    """Those with a token stay; where all have one, a further connection is refused in words."""
+
+    async def story(house: House) -> None:
+        users = [await dial(house, uid=each) for each in (1, 2)]
+        for peer in users:
+            await say(peer, b"GET /user HTTP/1.1\r\nHost: head\r\n\r\n")
+            assert await heard(peer) == (200, b"true")
+
+        assert (await heard(await dial(house, uid=3)))[0] == 503
+        for peer in users:
+            await say(peer, GET)
+            assert (await heard(peer))[0] == 200
+
+    tell(story, Rules(of_source=2, in_all=2, evict=True))
 
 
 def test_bytes_that_prove_nothing_are_bounded_in_all(tell: Callable[..., None]) -> None:
