@@ -214,15 +214,12 @@ def _nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, process_marker: str
-) -> Iterator[object]:
+def cluster(tmp_path: Path, process_marker: str) -> Iterator[object]:
     """Return a `tests.support.cluster.Cluster` of which nothing is started yet."""
     # Imported here: it needs the client, and pure tests must run without it.
     from tests.support.cluster import Cluster
 
     made = Cluster(tmp_path / "cluster", process_marker)
-    request.node.stash[_CLUSTER] = made.logs
     yield made
     made.stop()
 
@@ -237,7 +234,6 @@ def forks() -> Iterator[object]:
     made.close()
 
 
-_CLUSTER = pytest.StashKey[object]()
 _CPU_S = pytest.StashKey[float]()
 
 
@@ -251,8 +247,9 @@ def pytest_runtest_makereport(
         now_s, before_s = timings.cpu_s(), item.session.stash.get(_CPU_S, 0.0)
         item.session.stash[_CPU_S] = now_s
         report.user_properties.append((timings.CPU, now_s - before_s))
-    logs = item.stash.get(_CLUSTER, None)
-    if report.failed and callable(logs):
-        for name, text in logs().items():
-            report.sections.append((f"log of the cluster: {name}", text))
+    if report.failed:
+        made = getattr(item, "funcargs", {}).values()
+        for logs in filter(callable, (getattr(each, "logs", None) for each in made)):
+            for name, text in logs().items():
+                report.sections.append((f"log of the cluster: {name}", text))
     return report

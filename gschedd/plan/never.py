@@ -35,7 +35,8 @@ class _Site:
     def __init__(self, idle: Spaces) -> None:
         self.idle = idle
         self.types = sorted({gpu.type for space in idle for gpu in space.gpus if gpu.type})
-        self.words = sorted({word for space in idle for word in space.features})
+        words = {word for space in idle for word in space.features}
+        self.words = sorted(words - {FILES_FEATURE})
         self._fitting: dict[Chunk, int] = {}
 
     def fitting(self, term: Chunk) -> int:

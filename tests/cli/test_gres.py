@@ -87,7 +87,7 @@ MISTAKES = (
         ("create", "a", "--duration", "4h", "--nodes", "1", "--users", "no-such-user"),
         "unknown user no-such-user",
     ),
-    (("create", "a", "--start", "monday"), "--start: invalid time 'monday'"),
+    (("create", "a", "--start", "mondey"), "--start: invalid time 'mondey'"),
     (("create", "a", "--nodes", "9999999", "--users", ME), "--nodes: invalid number '9999999'"),
     (("create", "a", "--gpus", "1:", "--users", ME), "no type of GPUs in '1:'"),
     (("alter", "a"), "alter: nothing to change"),

@@ -2,8 +2,10 @@
 
 import os
 import socket
+import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -137,6 +139,9 @@ def _ask_as_other(path: Path) -> NoReturn:
             HeadAddress(str(path), source="test", path=str(path)), patience_s=10.0
         )
         code = 0 if transport.exchange("GET", "/").status == 200 else 2
+    except Exception:  # noqa: BLE001 - this is the end of the child
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 

@@ -12,6 +12,7 @@ import pytest
 
 from gsched.config.tls import TlsConfig
 from gsched.model.job import Owner
+from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Share
 from gsched.model.states import Join, LaunchKind, OutcomeKind, StopReason, Subject
 from gsched.pki.files import files_of
@@ -476,7 +477,7 @@ def test_a_declared_machine_is_what_the_head_hears_of(world: GnodeWorld) -> None
 
     inventory = register.inventory
     assert (inventory.cpus, inventory.memory_bytes, len(inventory.gpus)) == (4, 4 * 1024**3, 3)
-    assert inventory.features == ("bigmem",)
+    assert inventory.features == ("bigmem", FILES_FEATURE)
     assert inventory.generic == (("license", 2),)
     assert register.address == "10.9.8.7"
 
