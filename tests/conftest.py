@@ -11,8 +11,9 @@ import socket
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -248,8 +249,9 @@ def pytest_runtest_makereport(
         item.session.stash[_CPU_S] = now_s
         report.user_properties.append((timings.CPU, now_s - before_s))
     if report.failed:
-        made = getattr(item, "funcargs", {}).values()
-        for logs in filter(callable, (getattr(each, "logs", None) for each in made)):
-            for name, text in logs().items():
-                report.sections.append((f"log of the cluster: {name}", text))
+        made: Iterable[Any] = getattr(item, "funcargs", {}).values()
+        for each in made:
+            if hasattr(type(each), "logs"):
+                for name, text in each.logs().items():
+                    report.sections.append((f"log of the cluster: {name}", text))
     return report
