@@ -55,7 +55,7 @@ def test_a_training_of_a_framework_is_resized_to_two_ranks_and_back_with_the_sam
     """No step and no sample is lost or done twice, and the network comes out the same."""
     run = FrameworkRun(cluster, name, *NEEDS[name])
     expected = undisturbed(run, forks_of(name), tmp_path / "undisturbed")
-    run.begin()
+    run.begin("--step-s=0.2")  # it must not end before it has moved for the second time
 
     cluster.start_node("n2", cpus=4, gpus=2)
     run.resize(HOLDS[0], 2, "n2")
