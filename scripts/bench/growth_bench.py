@@ -158,7 +158,7 @@ def fill(directory: Path, queued: int, nodes: int) -> None:
     for number in range(nodes):
         filling.take(head.registered(f"n{number:05d}", registration(f"n{number:05d}"), BEGIN_S))
     for number in range(ON_NODE * nodes):
-        filling.submit(number, f"nodes=1:ppn=1,walltime={100 + number % 50}:0:0")
+        filling.submit(FIRST + number, f"nodes=1:ppn=1,walltime={100 + number % 50}:0:0")
     while True:
         filling.take(head.cycle(BEGIN_S + 1))
         if not head.unfinished:
