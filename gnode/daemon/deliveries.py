@@ -48,7 +48,7 @@ from gsched.protocol.deliveries import (
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 16  # outboxes of which a piece is on its way
+AT_ONCE: Final = 16  # deliveries at a time, to all hosts
 OF_HOST: Final = 4  # to one host of submission
 ANSWER_S: Final = 60.0
 #: For so long without any progress the end of an attempt is not reported.

@@ -70,7 +70,7 @@ class Outbox:
     A name of a file is a text whose characters are the bytes of its path in the outbox.
 
     Attributes:
-        takes_batches: the host of submission does, as far as is known.
+        takes_batches: whether the host of submission accepts batches; true until it refuses one.
     """
 
     def __init__(self, path: str, progress: Path) -> None:

@@ -51,7 +51,7 @@ class Surroundings:
     """What the launcher found out once about itself and every job has to undo or obey.
 
     Attributes:
-        confined: this process has ``no_new_privs``, and so has whatever it starts.
+        confined: ``no_new_privs`` is set for this process; its children inherit it.
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
         home: the control group that supervisors live in.
         namespace: the mount namespace of the present attempt, as a path; empty: that of the node.

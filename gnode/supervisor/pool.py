@@ -29,7 +29,7 @@ class PooledSupervisor:
     """One supervisor process, seen from the launcher.
 
     Attributes:
-        confined: it, and whatever it starts, has ``no_new_privs`` for good.
+        confined: ``no_new_privs`` is set; its children inherit it, and it cannot be cleared.
         name: of its attempt, the empty string while it is idle.
         left: how many attempts it may still have.
     """
@@ -83,7 +83,7 @@ class SupervisorPool:
         return worker, True
 
     def _take_idle(self, *, confined: bool) -> PooledSupervisor | None:
-        """Take an idle supervisor for an attempt; one that is confined already costs less."""
+        """Take an idle supervisor; for a confined attempt a confined one, if there is any."""
         if confined and self._idle_confined:
             return self._idle_confined.pop()
         return self._idle.pop() if self._idle else None

@@ -200,7 +200,7 @@ def main() -> None:
 def phases(bench: Bench) -> list[Measured]:
     """Return the rows of the table."""
 
-    def told(word: str) -> Callable[[], float]:
+    def times_of(word: str) -> Callable[[], float]:
         def begin() -> float:
             begun_s = time.time()
             bench.order(word)
@@ -209,8 +209,8 @@ def phases(bench: Bench) -> list[Measured]:
         return begin
 
     return [
-        bench.measure("join", told("join"), lambda each: each.joined_s),
-        bench.measure("connect", told("serve"), lambda each: each.welcomed_s),
+        bench.measure("join", times_of("join"), lambda each: each.joined_s),
+        bench.measure("connect", times_of("serve"), lambda each: each.welcomed_s),
         bench.measure("restart", bench.restart, lambda each: each.welcomed_s),
         bench.measure("renew", time.time, lambda each: each.renewed_s),
     ]

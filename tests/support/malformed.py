@@ -96,7 +96,7 @@ def unreadable(chance: random.Random) -> bytes:
     return msgspec.json.encode([message] * chance.randrange(1, 3))
 
 
-async def heard_in_time(peer: Dialler) -> None:
+async def wait_until_processed(peer: Dialler) -> None:
     """Wait until the head answers that it has read all that was sent.
 
     Raises:
@@ -202,7 +202,7 @@ class Attack:
                     while await peer.hear_all(0.001):
                         pass
                 await peer.say(n.Renew(number=7))
-                await heard_in_time(peer)
+                await wait_until_processed(peer)
             self.counts["frames: read"] += sent
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.counts[f"frames: closed ({type(error).__name__})"] += 1

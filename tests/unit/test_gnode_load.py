@@ -75,7 +75,7 @@ def test_completions_in_a_row_share_one_measurement(tmp_path: Path) -> None:
     assert [load.memory_used_bytes for load in seen] == list(range(10))
 
 
-def test_the_load_after_ends_is_told_once_for_all_of_a_turn(tmp_path: Path) -> None:
+def test_the_load_after_ends_is_sent_once_per_turn(tmp_path: Path) -> None:
     """Two ended in one turn; nothing did in the next."""
     group = Group(tmp_path, cores=2)
     ends = LoadAfterEnds(group.meter)
