@@ -473,6 +473,26 @@ def test_windows_of_maintenance_are_listed_with_their_nodes(
     assert f'data-label="Ordered by">{pwd.getpwuid(os.getuid()).pw_name}<' in page
 
 
+def test_reservations_are_drawn_and_listed(watched: Cluster, browser: Browser) -> None:
+    watched.start_node("n1", cpus=1)
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert "No reservation and no maintenance" in browser.get("/reservations").text
+    for name, begin, more in (("soon", "tomorrow 08:00", ()), ("later", "+20d", ("-m", "<b>"))):
+        when = ("--start", begin, "--duration", "2h", "--nodes", "n1", "--users", me, *more)
+        created = run_command("gres", "create", name, *when, head=watched.socket)
+        assert created.status == 0, created.stderr
+    wait_until(lambda: ">later<" in browser.get("/reservations").text, what="the reservations")
+    page = browser.get("/reservations").text
+    drawn, _, listed = page.partition("All reservations</h2>")
+
+    assert "<strong>soon</strong>" in drawn
+    assert drawn.count('<rect class="window"') == 1  # the other one is after these days
+    assert f"users {me}" in drawn
+    assert "08:00:00" in drawn
+    assert [">soon<" in listed, ">later<" in listed] == [True, True]
+    assert "&lt;b&gt;" in listed
+
+
 # --- a reverse proxy ---
 
 

@@ -1,16 +1,20 @@
 """The page in Chromium: no violations of accessibility rules, no console errors, live updates."""
 
+import getpass
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gsched.client import new_job
+from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from tests.support.cluster import Cluster, wait_until
 from tests.support.monitor import address, get, is_ready
 
@@ -72,7 +76,11 @@ def busy(cluster: Cluster) -> tuple[Cluster, list[str]]:
     wait_until(lambda: f"/jobs/{ids[0]}" in get(cluster, "/gpus", here).text, what="a job on a GPU")
     paths = ["/", "/?state=waiting&sort=-name", "/nodes", "/nodes/n1", "/gpus", "/nodes/n1/gpus/0"]
     paths += [f"/jobs/{ids[0]}", f"/jobs/{ids[1]}", f"/jobs/{ids[4]}[]", "/users", "/deadlines"]
-    paths += ["/reports", "/v1/report.html?since=0&until=9999999999"]
+    course = {"from_s": time.time() + 3600.0, "duration_s": 7200.0, "nodes": 1, "recur": "daily"}
+    terms = msgspec.convert(course | {"users": [getpass.getuser()]}, ReservationTerms)
+    change = ReservationChange(verb="create", name="course", terms=terms)
+    cluster.head.change_reservation(change)
+    paths += ["/reservations", "/reports", "/v1/report.html?since=0&until=9999999999"]
     return cluster, [*paths, "/submit", f"/submit?from={ids[0]}", "/jobs/4711"]
 
 

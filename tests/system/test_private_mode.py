@@ -136,6 +136,7 @@ PAGES = (
     "/gpus",
     "/users",
     "/deadlines",
+    "/reservations",
     "/reports",
     "/v1/usage?since=0&until=9000000000",
     "/v1/held?since=0&until=9000000000",
@@ -157,6 +158,18 @@ def test_t69_no_page_and_no_rest_reply_tells_of_a_job_of_another(site: Site) -> 
         shown = ask(site, site.bob, target)
         for secret in SECRETS:
             assert secret not in shown or secret in target, (target, shown)
+
+
+def test_the_page_shows_a_reservation_to_its_users_only(site: Site) -> None:
+    root = User(name="root", uid=0, gid=0)
+    terms = ("--start", "tomorrow 08:00", "--duration", "2h", "--nodes", "1", "--users", "alice")
+    created = site.run(root, "gres", "create", "course", *terms)
+    assert created.status == 0, created.stderr
+    wait_until(lambda: "200 OK" in ask(site, site.alice, "/livez"), what="the monitor")
+
+    assert "course" in ask(site, site.alice, "/reservations")
+    assert "No reservation" in ask(site, site.bob, "/reservations")
+    assert "course" in ask(site, root, "/reservations")
 
 
 def test_t69_a_reload_ends_private_mode(site: Site) -> None:

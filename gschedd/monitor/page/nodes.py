@@ -73,7 +73,7 @@ class NodePages:
             self._site.shows("/gpus", self.gpus),
         ]
 
-    async def _nodes(self, viewer: Viewer) -> NodeList:
+    async def listed(self, viewer: Viewer) -> NodeList:
         """Return all nodes, the same for every viewer; where the head is busy those of before.
 
         Raises:
@@ -112,7 +112,7 @@ class NodePages:
 
     async def nodes(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /nodes``."""
-        reply = await self._nodes(viewer)
+        reply = await self.listed(viewer)
         closed = request.query.get("closed", "")
         name = request.query.get("name", "").strip()
         rows = [
@@ -138,7 +138,10 @@ class NodePages:
             number=number,
             page_count=-(-len(rows) // NODES),
             sums=_sums(reply.nodes),
-            windows=_windows(reply.nodes),
+            windows=[
+                (window, format_time(window.from_s), format_time(window.to_s), compact(names))
+                for window, names in windows_of(reply.nodes)
+            ],
             warning=reply.warning,
             size=format_size,
         )
@@ -146,7 +149,7 @@ class NodePages:
     async def node(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /nodes/NAME``: what it has, its jobs, and the use of each of its GPUs."""
         name = request.match_info["name"]
-        reply = await self._nodes(viewer)
+        reply = await self.listed(viewer)
         row = next((each for each in reply.nodes if each.name == name), None)
         if row is None:
             raise UnknownNodeError(f"unknown node {name[:100]!r}", hint="see the list of nodes")
@@ -321,8 +324,8 @@ def gpu_line(node: NodeUseSample, at: int, gpu: GpuUseSample, users: Mapping[int
     )
 
 
-def _windows(rows: Sequence[NodeRow]) -> list[tuple[NodeWindow, str, str, str]]:
-    """Return windows of maintenance in order of time, each with its begin, its end and its nodes.
+def windows_of(rows: Sequence[NodeRow]) -> list[tuple[NodeWindow, list[str]]]:
+    """Return windows of maintenance in order of time, each with its nodes.
 
     Nodes of one order may have been given other times since: they are windows of their own.
     """
@@ -330,11 +333,7 @@ def _windows(rows: Sequence[NodeRow]) -> list[tuple[NodeWindow, str, str, str]]:
     for row in rows:
         for window in row.windows:
             found.setdefault(window, []).append(row.name)
-    ordered = sorted(found.items(), key=lambda pair: (pair[0].from_s, pair[0].number))
-    return [
-        (window, format_time(window.from_s), format_time(window.to_s), compact(names))
-        for window, names in ordered
-    ]
+    return sorted(found.items(), key=lambda pair: (pair[0].from_s, pair[0].number))
 
 
 def _busy_gpus(sample: NodeUseSample | None) -> float | None:

@@ -8,6 +8,7 @@ from gschedd.monitor.page.live import LiveUpdates
 from gschedd.monitor.page.nodes import NodePages
 from gschedd.monitor.page.people import PeoplePages
 from gschedd.monitor.page.queue import QueuePage
+from gschedd.monitor.page.reservations import ReservationPage
 from gschedd.monitor.page.shown import ShownJobs
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.page.submit import SubmitPage
@@ -17,9 +18,11 @@ def page_routes(model: ReadModel) -> list[web.RouteDef]:
     """Return the routes of all pages."""
     site = Pages(model)
     shown = ShownJobs(model)
+    nodes = NodePages(site, model, shown)
     parts = (
         QueuePage(site, shown),
-        NodePages(site, model, shown),
+        nodes,
+        ReservationPage(site, model, nodes),
         JobPages(site, model, shown),
         SubmitPage(site, model),
         PeoplePages(site, model, shown),

@@ -54,6 +54,7 @@ PAGES: Final = (
     ("/gpus", "GPUs"),
     ("/users", "Users"),
     ("/deadlines", "Deadlines"),
+    ("/reservations", "Reservations"),
     ("/reports", "Reports"),
     ("/submit", "Submit"),
 )
