@@ -20,8 +20,10 @@ from gschedd.store.queues import NoteStore
 TOKEN: Final = "token"  # noqa: S105 # a kind of note
 REVOKED: Final = "revoked"
 LOGIN: Final = "login-host"
-MAX_TOKENS: Final = 1000
-KEPT_S: Final = 86_400.0  # after its end a token is still listed
+MAX_TOKENS: Final = 1000  # that hosts can join with
+#: Used and expired tokens are still listed for this long, the newest so many of them.
+KEPT_S: Final = 86_400.0
+MAX_ENDED: Final = 2000
 _NEW: Final = "gsched token create on the head prints a new line"
 
 
@@ -101,10 +103,11 @@ class Members:
                 "only a node or login host with a name can be replaced",
                 hint="--role node --name NAME --replace",
             )
-        await self._forget_old()
-        if len(self._tokens) >= MAX_TOKENS:
+        ended = await self._forget_old()
+        if len(self._tokens) - ended >= MAX_TOKENS:
             raise InvalidRequestError(
-                f"there are {MAX_TOKENS} tokens, the limit", hint="delete some: gsched token revoke"
+                f"there are {MAX_TOKENS} tokens that no host has used yet, the limit",
+                hint="delete some: gsched token revoke ID",
             )
         now_s, secret = self._clock.wall_s(), secrets.token_hex(16)
         row = TokenRow(
@@ -220,11 +223,18 @@ class Members:
         await self.save(TOKEN, token.row.id, msgspec.json.encode(token).decode())
         self._tokens[token.row.id] = token
 
-    async def _forget_old(self) -> None:
-        old_s = self._clock.wall_s() - KEPT_S
-        for row in self.tokens():
-            if row.expires_s < old_s:
-                await self.delete(row.id)
+    async def _forget_old(self) -> int:
+        """Delete tokens that ended long ago, or before many others; return how many ended stay."""
+        now_s = self._clock.wall_s()
+        rows = [token.row for token in self._tokens.values()]
+        ended = [row for row in rows if row.used_s or row.expires_s <= now_s]
+        if len(ended) > MAX_ENDED:
+            ended.sort(key=lambda row: -row.created_s)
+        kept = [row for row in ended[:MAX_ENDED] if row.expires_s >= now_s - KEPT_S]
+        for token_id in {row.id for row in ended} - {row.id for row in kept}:
+            await self.save(TOKEN, token_id, None)
+            self._tokens.pop(token_id, None)
+        return len(kept)
 
     async def save(self, kind: str, name: str, text: str | None) -> None:
         """Make a note durable; None: delete it."""

@@ -36,7 +36,7 @@ log = logging.getLogger("gschedd.tokens")
 
 KIND: Final = "user-token"  # of a note in the database
 PREFIX: Final = "gsched_"  # by which programs that look for leaked secrets know one
-OF_USER_MAX: Final = 100
+OF_USER_MAX: Final = 100  # valid ones; so many of a user's expired ones are still listed
 IN_ALL_MAX: Final = 10_000
 _NEW: Final = "gsched token create --role user, on a host of the cluster, makes a new one"
 
@@ -226,14 +226,15 @@ class UserTokens(TokenBook):
         Raises:
             InvalidRequestError: there are too many tokens.
         """
-        own = sum(token.row.uid == row.uid for token in self._tokens.values())
+        now_s = self.clock.wall_s()
+        valid = [each.row.uid for each in self._tokens.values() if each.row.expires_s > now_s]
         for count, most, whose in (
-            (own, OF_USER_MAX, f"{row.user} has"),
-            (len(self._tokens), IN_ALL_MAX, "the cluster has"),
+            (valid.count(row.uid), OF_USER_MAX, f"{row.user} has"),
+            (len(valid), IN_ALL_MAX, "the cluster has"),
         ):
             if count >= most:
                 raise InvalidRequestError(
-                    f"{whose} {count} tokens, the limit",
+                    f"{whose} {count} valid tokens, the limit",
                     hint="revoke those that are needed no more: gsched token revoke ID",
                 )
 
@@ -243,10 +244,16 @@ class UserTokens(TokenBook):
         self._used_s.pop(token_id, None)
 
     async def _forget_old(self) -> None:
-        old_s = self.clock.wall_s() - KEPT_S
-        old = [each.row.id for each in self._tokens.values() if each.row.expires_s < old_s]
-        for token_id in old:
-            await self._forget(token_id)
+        """Forget tokens that expired long ago, and a user's beyond the newest ones."""
+        now_s = self.clock.wall_s()
+        expired: dict[int, list[UserTokenRow]] = {}
+        for token in sorted(self._tokens.values(), key=lambda token: -token.row.expires_s):
+            if token.row.expires_s <= now_s:
+                expired.setdefault(token.row.uid, []).append(token.row)
+        for rows in expired.values():
+            for place, row in enumerate(rows):
+                if place >= OF_USER_MAX or row.expires_s < now_s - KEPT_S:
+                    await self._forget(row.id)
 
     def _list(self, caller: Caller) -> UserTokenList:
         rows = (token.row for token in self._tokens.values() if self._is_seen(caller, token.row))
