@@ -473,11 +473,11 @@ class Service:
         )
         lease = self._lease
         changes = reads_only_if(lease.refusal)
-        inner = (counted(self._bodies), self._audit.middleware(), errors, changes)
+        outer = (measured(self._engine.measures), watched, self._audit.middleware())
+        inner = (counted(self._bodies), errors, changes)
 
         def served(*gates: Middleware) -> web.Application:
-            around = [measured(self._engine.measures), watched, *gates, *inner]
-            app = web.Application(middlewares=around, logger=log)
+            app = web.Application(middlewares=[*outer, *gates, *inner], logger=log)
             app.add_routes([OPENAPI, *(route for part in parts for route in part.routes())])
             warn_in_headers(app, lambda: lease.warning(self._engine.warning), lease.refusal)
             return app

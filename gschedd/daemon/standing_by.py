@@ -296,7 +296,7 @@ class StandbyHead:
         tokens = FollowedTokens(self._path, self._follower, names, self._clock)
         try:
             self._web_address = await serve_programs(
-                doors, self._config.https, served, tokens, self._authority()
+                doors, self._config.https, served, tokens, self._authority(), stands_by=True
             )
         except ConfigError as error:
             log.warning("HTTPS is not served while this head stands by: %s", error)

@@ -24,6 +24,7 @@ from gsched.pki.files import check_file
 from gschedd.core.requests.authorize import check_scope
 from gschedd.core.state.settings import Caller
 from gschedd.http.answers import BusyError, refusal
+from gschedd.http.audit import note_caller
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.callers import of_token
 from gschedd.http.door import Doors, Rules, Source, Visitor
@@ -114,10 +115,12 @@ class TokenGate:
 
     Args:
         names: of this host.
+        stands_by: whether the head that rules checks the scope for changes, and records who tried.
     """
 
-    def __init__(self, tokens: TokenBook, names: Collection[str]) -> None:
+    def __init__(self, tokens: TokenBook, names: Collection[str], *, stands_by: bool) -> None:
         self._tokens, self._names = tokens, frozenset(names)
+        self._stands_by = stands_by
 
     def middleware(self) -> Middleware:
         """Return the middleware."""
@@ -186,7 +189,8 @@ class TokenGate:
             name=f"uid {row.uid} by token", uid=row.uid, gid=row.gid, token=row.id, scope=row.scope
         )
         caller = of_token(Caller(user=row.user, uid=row.uid, gid=row.gid), source)
-        if request.method not in _READING:
+        note_caller(request, caller)
+        if request.method not in _READING and not self._stands_by:
             check_scope(caller, "submit", "change anything")
         visitor = request.protocol
         assert isinstance(visitor, Visitor), "the door makes no other connections"
@@ -210,11 +214,14 @@ async def serve_programs(
     served: Callable[..., web.Application],
     tokens: TokenBook,
     authority: HeadAuthority,
+    *,
+    stands_by: bool = False,
 ) -> str:
     """Let programs in; return the address, ``https://HOST:PORT``.
 
     Args:
         served: returns what is served, behind these middlewares.
+        stands_by: whether another head takes the changes.
 
     Raises:
         ConfigError: the address cannot be had.
@@ -222,7 +229,7 @@ async def serve_programs(
     listener = listen_on_address(config.listen, 0, keys="[https] listen")
     names = names_of(config)
     certificate = WebCertificate(config, authority, names, tokens.clock)
-    gate = TokenGate(tokens, names)
+    gate = TokenGate(tokens, names, stands_by=stands_by)
     app = served(refuse_clear_text, gate.middleware())
     await doors.serve(app, listener, address_source, RULES, certificate.context)
     name, port = names[0], listener.getsockname()[1]

@@ -5,12 +5,14 @@ import json
 import os
 import ssl
 import sys
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
-from gsched.protocol.tokens import SCOPES
+from gsched.protocol.tokens import SCOPES, CreateUserToken
+from gschedd.http.user_tokens import OF_USER_MAX
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment
 from tests.support.ports import free_port
@@ -120,6 +122,11 @@ def test_a_program_submits_as_its_user_as_far_as_the_scope_reaches(site: Site) -
     assert row["user"] == "alice"
     assert refused.status == 403
     assert "has the scope read; it takes submit to change anything" in refused.message
+    lines = (site.cluster.state_dir / "audit.log").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    (tried,) = [each for each in records if each["status"] == 403]
+    assert (tried["user"], tried["request"]) == ("alice", "POST /v1/jobs")
+    assert (tried["token"], tried["address"]) == (tokens["read"].split("_")[1], "127.0.0.1")
     assert deleted.status == 200, deleted
 
 
@@ -176,6 +183,27 @@ def test_t57_t62_a_token_counts_until_it_expires_or_is_revoked(site: Site) -> No
     site.cluster.kill_head()
     site.cluster.start_head()
     assert site.ask(kept, "GET", "/v1/health").status == 401
+
+
+def test_valid_tokens_of_a_user_are_limited_and_expired_ones_are_not(site: Site) -> None:
+    """A program that gets a token for each of its runs does not run out of them."""
+    wanted = CreateUserToken(scope="read", user="bob", ttl_s=1.0)
+    for _ in range(2):
+        rows = [site.cluster.head.create_user_token(wanted).row for _ in range(60)]
+        wait_until(lambda: time.time() > rows[-1].expires_s, what="their end")  # noqa: B023 - called at once
+    wanted = CreateUserToken(scope="read", user="bob")
+    kept = [site.cluster.head.create_user_token(wanted) for _ in range(OF_USER_MAX)]
+
+    refused = site.gsched(site.bob, "token", "create", "--role", "user")
+    listed = site.cluster.head.user_tokens()
+
+    assert refused.status != 0
+    assert f"bob has {OF_USER_MAX} valid tokens, the limit" in refused.stderr
+    assert "gsched token revoke" in refused.stderr
+    expired = [row for row in listed.tokens if row.expires_s <= listed.now_s]
+    assert len(expired) == OF_USER_MAX, "the newest of them"
+    assert site.gsched(site.bob, "token", "revoke", kept[0].row.id).status == 0
+    assert site.gsched(site.bob, "token", "create", "--role", "user").status == 0
 
 
 def test_tokens_outlive_the_head_and_are_hashes_in_its_database(site: Site) -> None:

@@ -1,5 +1,6 @@
 """Programs at a head that stands by: reads are answered by HTTPS, changes go to the other head."""
 
+import getpass
 import http.client
 import json
 import ssl
@@ -63,6 +64,21 @@ def ask(
     return answer, content
 
 
+def sends_on(port: int, authority: str, token: str) -> bool:
+    """Return whether a head sends changes to the one that rules, whose address it has heard."""
+    return ask(port, authority, token, "/v1/x", "POST")[0].status == 307
+
+
+def knows(port: int, authority: str, token: str) -> bool:
+    return ask(port, authority, token, "/v1/jobs")[0].status == 200
+
+
+def audited(cluster: Cluster) -> list[dict[str, object]]:
+    path = cluster.state_dir / "audit.log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def test_reads_are_answered_and_changes_sent_to_the_head_that_rules(
     heads: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
@@ -80,21 +96,19 @@ def test_reads_are_answered_and_changes_sent_to_the_head_that_rules(
     def status(text: str) -> int:
         return ask(ports[1], trusted, text, "/v1/jobs")[0].status
 
-    wait_until(lambda: status(operating) == 200, what="the token at the second head")
+    wait_until(
+        lambda: status(operating) == status(revoked) == 200, what="the tokens at the second head"
+    )
     answer, content = ask(ports[1], trusted, operating, "/v1/jobs")
     assert [row["id"] for row in json.loads(content)["jobs"]] == [1]
     assert f"{first.state_dir} rules: state of" in answer.headers["Gsched-Warning"]
     assert answer.headers["Gsched-Standby"].endswith(str(first.state_dir))
     assert ask(ports[1], trusted, operating, "/v1/openapi.json")[0].status == 200
     assert status("") == 401
-    assert status(revoked) == 200
     assert run_command("gsched", "token", "revoke", number, head=first.socket).status == 0
     wait_until(lambda: status(revoked) == 401, what="the revocation at the second head")
 
-    wait_until(
-        lambda: ask(ports[1], trusted, operating, "/v1/x", "POST")[0].status == 307,
-        what="the address of the head that rules",
-    )
+    wait_until(partial(sends_on, ports[1], trusted, operating), what="where the first head is")
     for target in ("/v1/jobs/actions?x=1", "//other.example/v1/jobs"):
         answer, content = ask(ports[1], trusted, operating, target, "POST")
         assert answer.status == 307
@@ -120,6 +134,58 @@ def test_reads_are_answered_and_changes_sent_to_the_head_that_rules(
     wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
     wait_until(lambda: answers(second) and not standing(second), what="the second head")
     assert command("gstat").stderr == ""
+
+
+def test_a_change_that_was_sent_on_is_in_the_audit_log_once(
+    heads: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    """Of the head that rules, with who, from where and the outcome: by HTTPS and by sockets."""
+    first, second = heads
+    ports = [with_https(each) for each in heads]
+    first.head_settings["operator_hosts"] = ["here"]
+    first.start_head()
+    first.start_node(
+        "here", role="login", command_socket=str(first.directory / "commands.sock"), wait=False
+    )
+    stand_by(first, second)
+    for _ in range(4):
+        submit(first)
+    trusted, text = authority(first), token(first, "--scope", "operate")
+    reading = token(first, "--scope", "read")
+    ca = tmp_path / "ca.pem"
+    ca.write_text(trusted)
+    for each in (text, reading):
+        wait_until(partial(knows, ports[1], trusted, each), what="the token at the second head")
+    wait_until(partial(sends_on, ports[1], trusted, text), what="where the first head is")
+    commands = str(first.directory / "commands.sock")
+    wait_until(
+        lambda: run_command("gstat", head=commands, cwd=first.jobs).status == 0,
+        what="the login host",
+    )
+
+    def program(shown: str, *words: str) -> Ran:
+        env = {"GSCHED_CA": str(ca), "GSCHED_TOKEN": shown}
+        return run_command(*words, head=f"https://localhost:{ports[1]}", env=env, cwd=first.jobs)
+
+    before = len(audited(first))
+    assert program(text, "gdel", "1").status == 0
+    assert program(text, "gdel", "999").status != 0
+    assert program(reading, "gdel", "2").status != 0
+    both = f"{second.socket},{first.socket}"
+    assert run_command("gdel", "3", head=both, cwd=first.jobs).status == 0
+    assert run_command("gdel", "4", head=commands, cwd=first.jobs).status == 0
+
+    names = ("user", "token", "address", "host", "status", "done", "refused")
+    number = text.split("_")[1]
+    found = [tuple(each.get(name) for name in names) for each in audited(first)[before:]]
+    assert found == [
+        (USER, number, "127.0.0.1", None, 200, ["1"], None),
+        (USER, number, "127.0.0.1", None, 200, None, {"999": "unknown_job"}),
+        (USER, reading.split("_")[1], "127.0.0.1", None, 403, None, None),
+        (getpass.getuser(), None, None, None, 200, ["3"], None),
+        (getpass.getuser(), None, None, "here", 200, ["4"], None),
+    ]
+    assert audited(second) == []
 
 
 def test_a_change_is_refused_while_nobody_knows_where_the_other_head_is(
