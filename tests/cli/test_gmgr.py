@@ -83,6 +83,41 @@ def test_what_print_prints_makes_the_same_queues_elsewhere(head: Cluster, tmp_pa
         other.stop()
 
 
+ALL = (
+    "create queue night " + " ".join(NIGHT),
+    "set queue batch started=false total.max_running=50 each_user.max_gpus_of.h100=2",
+    "set queue batch user.alice.max_walltime_s=90m each_project.max_cpus=64",
+    "create project zoo shares=3 users=alice:2,bob coordinators=alice",
+    "create project ape parent=zoo 'description=a very, great project' total.max_gpus=16",
+    "create project old enabled=false user.a.b.max_running_gpu_hours=2.5",
+    "create qos urgent priority=50 preempts=aside preempt_mode=checkpoint allow_projects=ape",
+    "create qos aside allow_users=alice each_user.max_memory_bytes=64gb",
+    "set user alice max_running=20 max_running_gpu_hours=-1",
+    "set server scheduling=false total.max_queued=1000 each_user.max_cpus=512",
+)
+
+
+def test_print_server_makes_the_same_server_elsewhere(head: Cluster, tmp_path: Path) -> None:
+    """As of qmgr: its queues, limits, lists of who may, and all else that gmgr sets, at once."""
+    done(gmgr(head, text="\n".join(ALL)))
+    printed = done(gmgr(head, "-c", "print server"))
+    before = json.loads(done(gmgr(head, "list", "--json")))
+    assert printed == done(gmgr(head, "print", "server")) == done(gmgr(head, "print"))
+    assert "set server scheduling" not in done(gmgr(head, "print", "queue"))
+    listed = done(gmgr(head, "list", "server"))
+    assert {"scheduling = false", "    each_user.max_cpus = 512"} <= set(listed.splitlines())
+
+    other = Cluster(tmp_path / "other", head._marker)
+    try:
+        other.start_head()
+        again = gmgr(other, text=printed)
+        assert again.status == 0, again.stderr
+        assert done(gmgr(other, "print", "server")) == printed
+        assert json.loads(done(gmgr(other, "list", "--json"))) == before
+    finally:
+        other.stop()
+
+
 def test_what_export_prints_is_the_configuration(head: Cluster) -> None:
     """In the file it makes the same queues, once the changes of operators are taken back."""
     done(gmgr(head, "create", "night", *NIGHT))

@@ -91,7 +91,8 @@ def gmgr(
     status, objects = head.status(), head.objects().objects
     shown = tuple(words_of(commands[0])) if len(commands) == 1 else words
     if shown and shown[0] in _SHOWS:
-        return _show(_Shown.of(shown[1:], status, objects), shown[0], as_json=as_json)
+        named = () if shown == ("print", "server") else shown[1:]  # all that it serves, as in qmgr
+        return _show(_Shown.of(named, status, objects), shown[0], as_json=as_json)
     lines = commands or ([" ".join(words)] if words else _lines())
     changes = [change for line in lines for change in _read(line, objects)]
     if changes and not dry_run:
@@ -249,7 +250,7 @@ def _show(shown: _Shown, verb: str, *, as_json: bool) -> int:
         lines = [*printed(rows)]
         lines += object_commands("queue", {row.name: shown.limits[row.name] for row in rows})
         lines += [line for kind, each in others.items() for line in object_commands(kind, each)]
-        if shown.is_all or len(rows) == len(status.queue_rows):
+        if shown.is_all:
             lines.append(f"set server scheduling={text_of(status.scheduling)}")
         print("\n".join(lines))
     else:
@@ -281,7 +282,7 @@ def _exported(shown: _Shown) -> Iterator[str]:
 
 def _listed(shown: _Shown) -> Iterator[str]:
     status = shown.status
-    if shown.rows:
+    if shown.rows or "server" in shown.others:
         yield f"scheduling = {text_of(status.scheduling)}"
     for row in shown.rows:
         default = "  # the default queue" if row.name == status.queues[0] else ""
