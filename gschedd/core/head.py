@@ -301,8 +301,6 @@ class Head:
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""
-        if self.safe_mode:
-            return NOTHING
         alarm_s = self.next_alarm_s()
         if alarm_s is None or alarm_s > now_s:
             return NOTHING
@@ -314,7 +312,8 @@ class Head:
         begin_epoch(self.state, self.settings, now_s)
         ask_again(self.state, now_s)
         self.power.mark_due(self.settings, now_s)
-        self.state.dirty.any |= self.preemptions.take_due(now_s)
+        looks = self.preemptions.take_due(now_s)
+        self.state.dirty.any |= looks and self.rounds is None
         facts = [
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
@@ -324,10 +323,12 @@ class Head:
             *more_followers(self.state, self.settings, now_s),
             *overdue_claims(self.state, now_s),
         ]
-        step = self._advance([*facts, *overdue(self.state, self.settings, now_s)], "timer")
+        steps = [self._advance([*facts, *overdue(self.state, self.settings, now_s)], "timer")]
         if self.rounds is not None and self.rounds.lose_patience(now_s):
-            return together([step, self._go_on(self.rounds, now_s)])
-        return step
+            steps.append(self._go_on(self.rounds, now_s))
+        if looks and self.rounds is not None:  # without a round: none has to be planned for that
+            steps += self._preempt(now_s)
+        return together(steps)
 
     def answer_idle_gpus(self, jobs: list[int], now_s: float) -> Step:
         """Take in that nodes have told of idle GPUs of these jobs, or that they are used again."""
@@ -380,7 +381,8 @@ class Head:
             return NOTHING
         made = self._advance(more_elements(self.state, now_s), "cycle")
         steps = [made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)]
-        steps += self._preempt(now_s)
+        if self.rounds is None or self.rounds.pending is None or self.rounds.slow:
+            steps += self._preempt(now_s)
         saved = self._advance(self.power.changes(self.settings, now_s), "power saving")
         self.unfinished |= bool(self.state.dirty.arrays or saved.facts)
         return together([*steps, saved])
@@ -513,6 +515,8 @@ class Head:
             rounds.over = rounds.begun
             if rounds.again:
                 self.state.dirty.mark_all()
+            # It was not known before which jobs wait, and for what.
+            step = together([step, *self._preempt(now_s)])
         return step
 
     def _hear_planner(self, rounds: r.Rounds, answer: r.Answer, now_s: float) -> Step:
@@ -559,13 +563,6 @@ class Head:
         advance = partial(self._advance, cause="recovery")
         return adopted(self.state, survey, now_s, hold, advance)
 
-    def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
-        run = run_of(self.state, fact)
-        if run is None:
-            return ()
-        model.learn(run.record)
-        return (run,)
-
     def _advance(self, facts: Iterable[f.AnyFact], cause: str, *, follows: bool = True) -> Step:
         """Apply facts and, unless they are of the past, all that follows from them.
 
@@ -587,8 +584,10 @@ class Head:
                 self.leases.note(fact)
                 self.power.note(fact)
                 self.preemptions.note(fact)
-                if self.model is not None and isinstance(fact, f.PartEnded):
-                    runs.extend(self._learn(self.model, fact))
+                run = run_of(self.state, fact) if isinstance(fact, f.PartEnded) else None
+                if run is not None and self.model is not None:
+                    self.model.learn(run.record)
+                    runs.append(run)
                 applied.append(fact)
                 effects.extend(react(self.state, fact))
                 if follows:
