@@ -159,42 +159,69 @@ class Choice:
         """Return the jobs, and those that the list can have in columns, encoded.
 
         Of 100,000 jobs either takes 40 ms, which are spread. What was chosen first may have changed
-        at the end.
+        at the end. Without columns the jobs are in the order of their ids.
         """
         pace = Pace()
-        every = list(self._state.jobs.values())
-        in_columns = _Numbers()
+        state = self._state
+        every = state.jobs_of.get(self._user, {}) if self._user else state.jobs
+        if not self._in_columns or len(every) <= ROWS_PER_SLICE:
+            return await self._held(list(every.values()), _Numbers(), pace), []
+        apart = list(state.apart.values())
+        shown = _Numbers()
         columns: list[bytes] = []
-        if self._in_columns and len(every) > ROWS_PER_SLICE:
-            async for part in self._columns(teller, pace):
-                in_columns.add(part.ids)
+        async for part, left in self._columns(teller, shown, pace):
+            if part is not None:
+                shown.add(part.ids)
                 columns.append(_encoder.encode(part))
-        chosen: list[Job] = []
-        for begin in range(0, len(every), JOBS_PER_LOOK) if in_columns.count < len(every) else ():
-            jobs = every[begin : begin + JOBS_PER_LOOK]
-            chosen += [job for job in jobs if not in_columns.has(job.id) and self.holds(job)]
-            await pace.keep()
+            apart += left
+        chosen = await self._held(apart, shown, pace)
+        # those that have started, or are held, before their turn above came
+        chosen += await self._held(list(state.apart.values()), shown, pace)
         return chosen, columns
 
-    async def _columns(self, teller: JobViews, pace: Pace) -> AsyncIterator[job_rows.JobColumns]:
-        """Yield the jobs of large classes, piece by piece, as they wait when this begins."""
+    async def _held(self, jobs: Sequence[Job], shown: _Numbers, pace: Pace) -> list[Job]:
+        """Return those of some jobs that the list shows and has not yet; they are added."""
+        chosen: list[Job] = []
+        for begin in range(0, len(jobs), JOBS_PER_LOOK):
+            part = jobs[begin : begin + JOBS_PER_LOOK]
+            fresh = [job for job in part if not shown.has(job.id)]
+            shown.add([job.id for job in fresh])
+            chosen += [job for job in fresh if self.holds(job)]
+            await pace.keep()
+        return chosen
+
+    async def _columns(
+        self, teller: JobViews, shown: _Numbers, pace: Pace
+    ) -> AsyncIterator[tuple[job_rows.JobColumns | None, list[Job]]]:
+        """Yield waiting jobs in columns, piece by piece, and those that need rows."""
         if self._states and JobState.QUEUED not in self._states:
             return
-        lanes = [
-            (group.job_class, list(order))
-            for group in self._state.groups.values()
-            for lane, order in group.lanes.items()
-            if len(order) >= COLUMNS_LEAST and teller.has_columns(group.job_class, lane)
-        ]
-        for job_class, order in lanes:
-            for begin in range(0, len(order), JOBS_PER_LOOK):
-                places = range(begin, begin + JOBS_PER_LOOK)
-                found = teller.columns(
-                    job_class, order, places, user=self._user, whole=self._has_all
-                )
-                if found is not None:
-                    yield found
-                await pace.keep()
+        mine = self._state.jobs_of.get(self._user, {}) if self._user else None
+        for group in list(self._state.groups.values()):
+            for lane in list(group.lanes):
+                order = list(group.lanes.get(lane, ()))
+                is_large = len(order) >= COLUMNS_LEAST
+                in_columns = is_large and teller.has_columns(group.job_class, lane)
+                for begin in range(0, len(order), JOBS_PER_LOOK):
+                    part = enumerate(order[begin : begin + JOBS_PER_LOOK], begin)
+                    if mine is None:
+                        places = [
+                            (place, number) for place, (_, number) in part if not shown.has(number)
+                        ]
+                    else:
+                        places = [
+                            (place, number)
+                            for place, (_, number) in part
+                            if number in mine and not shown.has(number)
+                        ]
+                    if in_columns:
+                        yield teller.columns(
+                            group.job_class, places, first=order[0][1], whole=self._has_all
+                        )
+                    else:
+                        jobs = (self._state.jobs.get(number) for _, number in places)
+                        yield None, [job for job in jobs if job is not None]
+                    await pace.keep()
 
 
 async def send(

@@ -41,6 +41,7 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import unstarted_row
 from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.nodes import node_row
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
@@ -402,12 +403,14 @@ class Queries:
         """``GET /v1/nodes``."""
         self._callers.of(request)
         warning = await self._engine.shown()
-        teller, nodes = self._teller(), self._head.state.nodes
+        state, now_s = self._head.state, self._clock.wall_s()
         return answer(
             node_rows.NodeList(
                 server=self._head.settings.server,
-                now_s=self._clock.wall_s(),
-                nodes=tuple(teller.node(nodes[name]) for name in sorted(nodes)),
+                now_s=now_s,
+                nodes=tuple(
+                    node_row(state.nodes[name], state, now_s) for name in sorted(state.nodes)
+                ),
                 warning=warning,
             )
         )

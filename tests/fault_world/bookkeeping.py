@@ -4,7 +4,7 @@ The simulator checks it at every step, and the tests of the core use the very sa
 numbers are those of `tests.fault_world.checks`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -187,6 +187,8 @@ def _check_groups(state: State) -> None:
     demand(kept == claims, "I9", "the index of claims by node is wrong")
     grouped = [key[1] for group in state.groups.values() for key in state.ordered(group)]
     demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
+    apart = set(state.jobs) - queued
+    demand(set(state.apart) == apart, "I9", f"in no group: {sorted(state.apart)}, not {apart}")
     for job_class, group in state.groups.items():
         for lane, order in group.lanes.items():
             ordered = bool(order) and order == sorted(order)
@@ -274,6 +276,11 @@ def _check_counts(state: State) -> None:
     """Check what is counted."""
     users = Counter(job.spec.owner.uid for job in state.jobs.values())
     demand(state.jobs_by_user == dict(users), "I14", f"jobs of users: {state.jobs_by_user}")
+    of_users: dict[str, set[int]] = defaultdict(set)
+    for job in state.jobs.values():
+        of_users[job.spec.owner.user].add(job.id)
+    found = {user: set(jobs) for user, jobs in state.jobs_of.items()}
+    demand(found == of_users, "I14", f"jobs by user: {found}")
     counts = Counter((job.spec.queue, job.state) for job in state.jobs.values())
     demand(state.counts == dict(counts), "I9", f"jobs by queue and state: {state.counts}")
     known = (*state.jobs, *state.unstored.finished)

@@ -1,7 +1,7 @@
 """A node that takes no new jobs by its own word: what runs goes on, others get what waits."""
 
 from gschedd.core.state import facts as f
-from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.nodes import node_row
 from tests.support.world import BEGIN_S, World, node
 
 FULL = "its spool /var/lib/gnode has less than 32mb left"
@@ -25,7 +25,7 @@ def test_nothing_starts_on_a_closed_node_and_what_runs_there_goes_on() -> None:
     assert (world.state(running), world.state(waiting)) == ("running", "queued")
     assert "drained, down or full" in world.why(waiting)
     assert world.seen_node("n1").problem == FULL
-    row = JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+    row = node_row(world.seen_node("n1"), world.head.state, world.now_s)
     assert row.reason_s == BEGIN_S + 1
     has_problem(world, "n1", "")
     world.run_until(6)

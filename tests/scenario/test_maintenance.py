@@ -6,7 +6,7 @@ from gsched.protocol import actions as a
 from gsched.protocol.node_rows import NodeRow
 from gschedd.core.requests import commands as c
 from gschedd.core.state.settings import Caller
-from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.nodes import node_row
 from gschedd.policies.queue import balance, fifo
 from tests.support.world import ADMIN, ALICE, BEGIN_S, World, node
 
@@ -96,7 +96,7 @@ def test_a_node_counts_as_drained_meanwhile_and_a_drain_by_an_operator_stays() -
     order(world, "n1")
 
     def shown() -> NodeRow:
-        return JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+        return node_row(world.seen_node("n1"), world.head.state, world.now_s)
 
     def row() -> tuple[bool, str]:
         return shown().drained, shown().reason

@@ -8,7 +8,7 @@ from gsched.errors import GschedError
 from gsched.model.states import PowerState
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
-from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.nodes import node_row
 from gschedd.policies.queue import balance
 from tests.support.world import ADMIN, BEGIN_S, Machine, World, node, settings
 
@@ -45,7 +45,7 @@ def refusal(world: World, name: str, *, up: bool) -> GschedError:
 
 
 def row(world: World, name: str) -> tuple[str, bool, str]:
-    found = JobViews(world.head, now_s=world.now_s).node(world.seen_node(name))
+    found = node_row(world.seen_node(name), world.head.state, world.now_s)
     return found.power, found.is_down, found.reason
 
 

@@ -10,7 +10,7 @@ from gsched.protocol import node as n
 from gschedd.core.nodes.probation import DAY_S, MAX_RESUMPTIONS
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
-from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.nodes import node_row
 from tests.support.world import ADMIN, ALICE, BOB, World, node
 
 BROKEN = LaunchFailure(stage=LaunchStage.GROUP, subject=Subject.NODE, errno=errno.EROFS)
@@ -267,7 +267,7 @@ def test_gnodes_can_tell_when_the_next_probe_is_and_how_often_it_failed() -> Non
     world.submit()
     world.run_until(100)
 
-    row = JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+    row = node_row(world.seen_node("n1"), world.head.state, world.now_s)
 
     assert (row.drained, row.automatic, row.probes_failed, row.resumptions) == (True, True, 2, 0)
     assert row.probe_due_s - world.now_s == 110

@@ -10,16 +10,20 @@ from msgspec import structs
 
 from gsched.cli.show.joblist import plain_list, terminal_list
 from gsched.config.shares import PriorityConfig
+from gsched.model.ids import array_of
+from gsched.model.states import JobState
 from gsched.protocol.columns import with_rows
 from gsched.protocol.job_rows import JobColumns, JobList
 from gschedd.core.state.records import Job
 from gschedd.core.views.jobs import JobViews
+from gschedd.http import lists
 from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice
-from gschedd.http.pace import PIECE_S
+from gschedd.http.pace import PIECE_S, Pace
 from tests.support.world import ALICE, BOB, World, node, settings
 
-MANY = ROWS_PER_SLICE + 20
+MANY = ROWS_PER_SLICE + 150
 LOOKS = 5
+OWNERS = {each.user: each for each in (ALICE, BOB)}
 
 
 def chosen(world: World, **query: str) -> tuple[list[Job], list[JobColumns]]:
@@ -180,3 +184,40 @@ def test_t69_a_long_list_of_a_private_site_has_rows_of_others_without_names() ->
 
     assert (len(rows), columns, named) == (MANY, [], [])
     assert {(row.name, row.user, row.cpus) for row in rows} == {("-", "-", 2)}
+
+
+def test_jobs_that_start_or_are_held_while_a_list_is_made_are_in_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def one_turn(_: Pace) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Pace, "keep", one_turn)
+    monkeypatch.setattr(lists, "JOBS_PER_LOOK", 20)
+    world = busy()
+    state = world.head.state
+    before = {number for number in state.jobs if not array_of(number)}
+    queued = [job.id for job in state.jobs.values() if job.state is JobState.QUEUED]
+    held = [*queued[:-13:-1], *queued[:12]]
+
+    async def change() -> None:
+        for number in held:
+            if number in state.jobs:  # else it has ended meanwhile
+                world.hold(number, by=OWNERS[state.jobs[number].spec.owner.user])
+            await asyncio.sleep(0)
+
+    async def run() -> tuple[list[Job], list[bytes]]:
+        changes = asyncio.create_task(change())
+        found = await Choice({"columns": "1"}, set(), state, ALICE).jobs(
+            JobViews(world.head, now_s=world.now_s)
+        )
+        await changes
+        return found
+
+    rows, columns = asyncio.run(run())
+    parts = [msgspec.json.decode(each, type=JobColumns) for each in columns]
+    listed = [job.id for job in rows] + [number for part in parts for number in part.ids]
+    assert {*held} & {job.id for job in rows}, "held before its turn came"
+    assert {*held} & {number for part in parts for number in part.ids}, "held after it"
+    assert len(set(listed)) == len(listed)
+    assert before & set(state.jobs) <= set(listed)

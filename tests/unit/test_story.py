@@ -10,6 +10,7 @@ from gsched.protocol.uses import LiveRow
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import AskStart, answer_to
 from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
+from gschedd.core.views.nodes import node_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.words import Lack, Reason
 from tests.support.fake_api import make_row
@@ -164,14 +165,14 @@ def test_a_node_tells_what_is_free() -> None:
     job = world.submit("nodes=1:ppn=3:gpus=1,licence=1", runs_s=60)
     nodes = world.head.state.nodes
 
-    row = teller(world).node(nodes["n1"])
+    row = node_row(nodes["n1"], world.head.state, world.now_s)
     assert (row.cpus, row.cpus_free, row.gpus, row.gpus_free) == (4, 1, 2, 1)
     assert (row.gpu_types, row.generic_free, row.jobs) == (("a100",), {"licence": 1}, (job,))
     assert row.reason == ""
     world.replace_hardware("n1", node("n1", cpus=1).has)
     world.disconnect("n1")
 
-    row = teller(world).node(nodes["n1"])
+    row = node_row(nodes["n1"], world.head.state, world.now_s)
     assert (row.state, row.cpus_free, row.reason) == ("unreachable", 0, "not connected")
 
 

@@ -175,6 +175,7 @@ def note_damaged(state: State, job: int, node: str, attempt: int) -> None:
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
+    state.jobs_of.setdefault(job.spec.owner.user, {})[job.id] = job
     note_array(state, job)
     state.next_job = max(state.next_job, next_number(job))
     uid = job.spec.owner.uid
@@ -498,6 +499,10 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     forget_dependencies(state, job)
     forget_refusals(state, job.id)
     del state.jobs[job.id]
+    of_user = state.jobs_of[job.spec.owner.user]
+    del of_user[job.id]
+    if not of_user:
+        del state.jobs_of[job.spec.owner.user]
     apply_arrays.note_ended(state, job)
     state.unstored.finished[job.id] = job
     uid = job.spec.owner.uid

@@ -28,9 +28,10 @@ def enter(state: State, job: Job) -> None:
     """Index a job by the state it is in; an array is never among the jobs that may start."""
     _count(state, job, 1)
     count_element(state, job, 1)
-    if job.state is JobState.QUEUED and job.spec.array is not None:
+    is_array = job.spec.array is not None
+    if job.state is JobState.QUEUED and is_array:
         state.dirty.mark_array(job.id)
-    elif job.state is JobState.QUEUED and job.claim is None:
+    if job.state is JobState.QUEUED and not is_array and job.claim is None:
         job_class = state.class_of(job)
         group = state.groups.get(job_class)
         if group is None:
@@ -38,7 +39,9 @@ def enter(state: State, job: Job) -> None:
             state.classes_of.setdefault(job_class.request, {})[job_class] = None
         group.add(state.lane_of(job), state.place_of(job))
         state.dirty.mark_class(job_class)
-    elif job.state is JobState.WAITING:
+    elif job.state is not JobState.DONE:
+        state.apart[job.id] = job
+    if job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
 
 
@@ -46,6 +49,7 @@ def leave(state: State, job: Job) -> None:
     """Take a job out of the index of the state it is in."""
     _count(state, job, -1)
     count_element(state, job, -1)
+    state.apart.pop(job.id, None)
     if job.state is JobState.QUEUED and (job.spec.array is not None or job.claim is not None):
         return
     if job.state is JobState.QUEUED:

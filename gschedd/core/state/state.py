@@ -81,6 +81,7 @@ class State:
         counts: how many jobs there are, by queue and state.
         groups: waiting jobs by class.
         classes_of: classes of ``groups`` by their request.
+        apart: unfinished jobs that are in no group: they run, are held or delayed, or are arrays.
         delayed: jobs in state waiting, sorted by (time, job).
         running: jobs with an attempt that is not over.
         by_node: the same by node.
@@ -95,6 +96,7 @@ class State:
         on_probation: nodes of which a probe is planned.
         reserved_jobs: numbers of the running jobs in each reservation.
         ports: master ports in use.
+        jobs_of: unfinished jobs by the name of their user.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
         dependants: jobs that depend on a job, by that job.
         limits: what limits of users and queues count, by their rules; the rules are configuration.
@@ -150,6 +152,7 @@ class State:
         self.counts: dict[tuple[str, JobState], int] = {}
         self.groups: dict[JobClass, WaitingGroup] = {}
         self.classes_of: dict[Request, dict[JobClass, None]] = {}
+        self.apart: dict[int, Job] = {}
         self.delayed: list[tuple[float, int]] = []
         self.running: dict[int, Job] = {}
         self.by_node: dict[str, dict[int, Job]] = {}
@@ -164,6 +167,7 @@ class State:
         self.powered: set[str] = set()
         self.reserved_jobs: dict[str, set[int]] = {}
         self.ports: set[int] = set()
+        self.jobs_of: dict[str, dict[int, Job]] = {}
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
         self.reruns: dict[int, set[int]] = {}

@@ -1,6 +1,6 @@
 """Parts of what is shown of a job: its present use, migrations, GPU shares, and advice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -29,33 +29,50 @@ class Used(NamedTuple):
     memory_mean_bytes: int = 0
 
 
-def used_so_far(state: State, job: int, attempt: Attempt | None) -> Used:
-    """Return what an attempt has used, by the last heartbeats and by what was told since."""
-    if attempt is None:
-        return Used()
+NOTHING_USED: Final = Used()
+
+
+def used_so_far(state: State, job: int, attempt: Attempt) -> tuple[Used, LiveRow | None]:
+    """Return what an attempt has used, and what it uses at the moment; None: not known.
+
+    The first is by the last heartbeats, and by what was told since.
+    """
+    uses = uses_of(state, job, attempt)
+    live = _live_row(uses, attempt) if uses else None
     if attempt.ended_s is not None:
         usage = attempt.usage
         if usage is None:
-            return Used()
-        return Used(usage.cpu_s, usage.memory_peak_bytes, usage.memory_mean_bytes)
-    live = uses_of(state, job, attempt)
+            return NOTHING_USED, live
+        return Used(usage.cpu_s, usage.memory_peak_bytes, usage.memory_mean_bytes), live
     cpu_s, peak_bytes, mean_bytes = 0.0, 0, 0
     for node, part in attempt.parts.items():
-        use = live[node][0] if node in live else LiveUse()
         usage = part.usage
-        cpu_s += max(use.cpu_s, usage.cpu_s if usage is not None else 0.0)
-        peak_bytes += max(use.memory_bytes, usage.memory_peak_bytes if usage is not None else 0)
-        mean_bytes += usage.memory_mean_bytes if usage is not None else use.memory_bytes
-    return Used(cpu_s, peak_bytes, mean_bytes)
+        if node in uses:
+            use = uses[node][0]
+            cpu_s += use.cpu_s if usage is None else max(use.cpu_s, usage.cpu_s)
+            peak_bytes += (
+                use.memory_bytes
+                if usage is None
+                else max(use.memory_bytes, usage.memory_peak_bytes)
+            )
+            mean_bytes += use.memory_bytes if usage is None else usage.memory_mean_bytes
+        elif usage is not None:
+            cpu_s += usage.cpu_s
+            peak_bytes += usage.memory_peak_bytes
+            mean_bytes += usage.memory_mean_bytes
+    return Used(cpu_s, peak_bytes, mean_bytes), live
 
 
-def live_row(state: State, job: int, attempt: Attempt | None) -> LiveRow | None:
-    """Return what a job uses at the moment on all its nodes, None where that is not known."""
-    total = total_of(uses_of(state, job, attempt).values())
-    if total is None or attempt is None:
+def _live_row(uses: Mapping[str, tuple[LiveUse, float]], attempt: Attempt) -> LiveRow | None:
+    """Return what an attempt uses at the moment on all its nodes."""
+    if len(uses) == len(attempt.parts) == 1:
+        [(node, (use, at_s))] = uses.items()
+        return _row(use, at_s, attempt.parts[node].share) if node in attempt.parts else None
+    total = total_of(uses.values())
+    if total is None:
         return None
     row = _row(total.use, total.at_s, *attempt.allocation)
-    idle = [each for each in live_parts(state, job, attempt).values() if each.gpus_idle]
+    idle = [each for each in _live_parts(uses, attempt).values() if each.gpus_idle]
     if not idle:
         return row
     return structs.replace(
@@ -76,9 +93,13 @@ def idle_gpus(state: State, node: str) -> Iterator[IdleGpuRow]:
 
 def live_parts(state: State, job: int, attempt: Attempt) -> dict[str, LiveRow]:
     """Return what a job uses at the moment on each of its nodes that has told."""
+    return _live_parts(uses_of(state, job, attempt), attempt)
+
+
+def _live_parts(uses: Mapping[str, tuple[LiveUse, float]], attempt: Attempt) -> dict[str, LiveRow]:
     return {
         node: _row(use, at_s, attempt.parts[node].share)
-        for node, (use, at_s) in uses_of(state, job, attempt).items()
+        for node, (use, at_s) in uses.items()
         if node in attempt.parts
     }
 

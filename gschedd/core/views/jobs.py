@@ -11,26 +11,21 @@ from gsched.config.tables import QueueConfig
 from gsched.model.dependency import format_dependencies
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import ELEMENT_BASE
-from gsched.model.job import Labels, Outcome, labels_of, stated_of
-from gsched.model.outputs import FILES_FEATURE
+from gsched.model.job import Labels, Outcome, stated_of
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
-from gsched.model.states import AttemptState, JobState, NodeState, PowerState
-from gsched.protocol import api, job_rows, node_rows
+from gsched.model.states import AttemptState, JobState
+from gsched.protocol import api, job_rows
 from gsched.protocol.job_rows import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
 from gschedd.core.head import Head
-from gschedd.core.nodes.admission import SHOWN, refused_words
-from gschedd.core.nodes.live import newest_load
 from gschedd.core.nodes.passing import passage_of
-from gschedd.core.nodes.probation import recent_resumptions
-from gschedd.core.nodes.windows import window_words
 from gschedd.core.requests.authorize import hides
 from gschedd.core.requests.notify import origin_of
 from gschedd.core.requests.projects import coordinates
 from gschedd.core.state import facts as f
-from gschedd.core.state.records import Attempt, Job, Node, Part
+from gschedd.core.state.records import Attempt, Job, Part
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import Lane
@@ -39,25 +34,31 @@ from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.ahead import jobs_ahead, waiting_elements
 from gschedd.core.views.arrays import original_id, with_array
 from gschedd.core.views.details import (
+    NOTHING_USED,
     advice,
     checkpoint_row,
-    idle_gpus,
     live_parts,
-    live_row,
     move_row,
     progress_row,
     share_of,
     share_row,
-    shared_gpus,
     tokens_of,
     used_so_far,
 )
 from gschedd.core.views.private import anonymous, anonymous_ahead
-from gschedd.core.views.reasons import Reasons, Why, describe, idle_why, next_try_s, unanswered
+from gschedd.core.views.reasons import (
+    NO_WHY,
+    Reasons,
+    Why,
+    describe,
+    idle_why,
+    next_try_s,
+    unanswered,
+)
 from gschedd.core.views.remedies import Remedies
 from gschedd.models.sizes import stated_size
 from gschedd.plan.forecast import Forecast
-from gschedd.plan.snapshot import JobClass, OrderKey
+from gschedd.plan.snapshot import JobClass
 from gschedd.plan.training import gpu_count
 
 T = TypeVar("T")
@@ -119,34 +120,42 @@ class JobViews:
     def columns(
         self,
         job_class: JobClass,
-        lane: Sequence[OrderKey],
-        places: range,
+        places: Iterable[tuple[int, int]],
         *,
-        user: str = "",
+        first: int,
         whole: bool = False,
-    ) -> job_rows.JobColumns | None:
-        """Return waiting jobs of a class that have not run in columns; None: there is none.
+    ) -> tuple[job_rows.JobColumns | None, list[Job]]:
+        """Return waiting jobs of a class in columns, None if there are none, and those left.
+
+        The latter have run before, say, and need a row each; jobs that are gone are left out.
 
         Args:
             job_class: of the jobs.
-            lane: the order of a lane of theirs; some jobs may be gone by now.
-            places: that are requested.
-            user: only this user's; empty: all.
+            places: their places in a lane, with their numbers.
+            first: the job at the front of the lane.
             whole: all that rows have, not only what tables show.
         """
         jobs, planned = self._state.jobs, self._reasons.planned(job_class)
+        known = [(place, job) for place, number in places if (job := jobs.get(number)) is not None]
         found = [
             (place, job)
-            for place, (_, number) in enumerate(lane[places.start : places.stop], places.start)
-            if number < ELEMENT_BASE
-            and number != planned
-            and (job := jobs.get(number)) is not None
+            for place, job in known
+            if job.id < ELEMENT_BASE
+            and job.id != planned
             and job.state is JobState.QUEUED
             and not job.attempts
-            and job.claim is None
-            and (not user or job.spec.owner.user == user)
+            and (job.sparse is None or job.claim is None)
             and not job.spec.is_training
         ]
+        left: list[Job] = []
+        if len(found) < len(known):
+            in_columns = {place for place, _ in found}
+            left = [job for place, job in known if place not in in_columns]
+        return self._in_columns(job_class, found, first, whole=whole), left
+
+    def _in_columns(
+        self, job_class: JobClass, found: Sequence[tuple[int, Job]], front: int, *, whole: bool
+    ) -> job_rows.JobColumns | None:
         if not found:
             return None
         first = found[0][1]
@@ -158,7 +167,7 @@ class JobViews:
             names=[job.spec.name for _, job in found],
             users=_differing([job.spec.owner.user for _, job in found]),
             ahead=[place for place, _ in found] if in_order else [],
-            first=lane[0][1],
+            first=front,
         )
         if not whole:
             return columns
@@ -211,17 +220,21 @@ class JobViews:
         )
 
     def _plain_row(self, job: Job) -> job_rows.JobRow:
-        spec, attempt = job.spec, job.attempt
+        spec, attempt, priorities = job.spec, job.attempt, self._state.priorities
         cpus, places, gpus, memory_bytes = self._size(spec.request)
+        nodes: tuple[str, ...] = ()
+        used, live, cpu_s, wall_s = NOTHING_USED, None, job.cpu_s, job.wall_s
         if attempt is not None:
-            cpus = sum(share.cpus for share in attempt.allocation)
+            nodes = tuple(attempt.parts)
+            cpus = sum([part.share.cpus for part in attempt.parts.values()])
+            used, live = used_so_far(self._state, job.id, attempt)
+            wall_s += self._present_wall_s(attempt)
+            if attempt.ended_s is None:
+                cpu_s += used.cpu_s
         state, letter, waits = _SHOWN_STATES[job.state]
         why = self._reasons.why(job) if waits else self._unanswered(job)
-        used = used_so_far(self._state, job.id, attempt)
         row = job_rows.JobRow(
-            gpu_share=share_of(job),
             id=job.id,
-            short_number=job.short_number if spec.array is None else 0,
             name=spec.name,
             user=spec.owner.user,
             queue=spec.queue,
@@ -231,36 +244,43 @@ class JobViews:
             cpus=cpus,
             places=places,
             gpus=gpus,
+            gpu_share=share_of(job),
             memory_bytes=memory_bytes,
             priority=spec.priority,
-            terms=self._state.priorities.terms(job)
-            if self._state.priorities is not None and job.state is JobState.QUEUED
+            terms=priorities.terms(job)
+            if priorities is not None and job.state is JobState.QUEUED
             else None,
             walltime_s=spec.walltime_s,
             started_s=_started_s(job),
             ended_s=job.ended_s,
             attempt=job.attempts,
-            nodes=tuple(attempt.parts) if attempt is not None else (),
-            cpu_s=job.cpu_s
-            + (0.0 if attempt is None or attempt.ended_s is not None else used.cpu_s),
-            wall_s=job.wall_s + self._present_wall_s(attempt),
-            reason=why.words,
+            nodes=nodes,
+            cpu_s=cpu_s,
+            wall_s=wall_s,
+            reason="" if why is NO_WHY else why.words,
             short_reason=why.short,
             predicted_start_s=why.start_s,
             outcome=outcome_row(job.outcome),
-            moves=job.moves,
-            moves_lost=job.moves_lost,
-            moves_cost_s=job.moves_cost_s,
-            preemptions=job.preemptions,
-            preempted_gpu_s=job.preempted_gpu_s,
-            live=live_row(self._state, job.id, attempt),
+            live=live,
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
             next_try_s=next_try_s(job),
             reservation=(attempt.reservation if attempt is not None else "") or spec.reservation,
         )
-        labels = labels_of(spec)
-        return structs.replace(row, **labels) if any(labels.values()) else row
+        if job.sparse is not None:
+            row = structs.replace(
+                row,
+                short_number=job.short_number if spec.array is None else 0,
+                moves=job.moves,
+                moves_lost=job.moves_lost,
+                moves_cost_s=job.moves_cost_s,
+                preemptions=job.preemptions,
+                preempted_gpu_s=job.preempted_gpu_s,
+            )
+        labels = _labels(spec)
+        return (
+            structs.replace(row, **dict(zip(_LABELS, labels, strict=True))) if any(labels) else row
+        )
 
     def _unanswered(self, job: Job) -> Why:
         requeued_s = self._leases.requeued_s(job, self._settings)
@@ -414,74 +434,6 @@ class JobViews:
         if preempts_s is not None and (expected_s is None or preempts_s < expected_s):
             expected_s, start_shown = preempts_s, StartRow(planned_s=preempts_s)
         return structs.replace(row, predicted_start_s=expected_s, start=start_shown)
-
-    def node(self, node: Node) -> node_rows.NodeRow:
-        """Return the line of a node."""
-        inventory = node.inventory
-        space = self._state.spaces[node.name]
-        load, load_s = newest_load(self._state, node)
-        return node_rows.NodeRow(
-            name=node.name,
-            state=node.state.value,
-            cpus=inventory.cpus,
-            cpus_free=max(0, space.cpus),
-            memory_bytes=inventory.memory_bytes,
-            memory_free_bytes=max(0, space.memory_bytes),
-            gpus=len(inventory.gpus),
-            gpus_free=len(space.gpus),
-            shared_gpus=shared_gpus(self._state, space),
-            sharing=node.sharing,
-            cpu_binding=self._state.volatile.cpu_bindings.get(node.name, ""),
-            gpu_fence=self._state.volatile.gpu_fences.get(node.name, ""),
-            health=self._state.volatile.health.get(node.name, ()),
-            config=self._state.volatile.node_configs.get(node.name),
-            gpu_use=self._state.volatile.gpu_use.get(node.name),
-            gpus_idle=tuple(idle_gpus(self._state, node.name)),
-            gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
-            gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
-            features=tuple(each for each in inventory.features if each != FILES_FEATURE),
-            generic=dict(inventory.generic),
-            generic_free=dict(space.generic),
-            drained=node.drained or any(window.begun for window in node.windows),
-            vacating=node.vacating,
-            problem=node.problem,
-            windows=node.windows,
-            power="" if node.power.state is PowerState.ON else node.power.state.value,
-            reason=_node_reason(node),
-            reason_s=_reason_s(node),
-            reason_by=node.drained_by,
-            address=node.address,
-            version=node.version,
-            since_s=node.since_s,
-            heartbeat_s=node.heartbeat_s,
-            load=load,
-            load_s=load_s,
-            identity=node.identity[:SHOWN],
-            refused=refused_words(self._state, node.name, self._now_s),
-            jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
-            faults=node.faults,
-            automatic=node.probation.drained,
-            probe_due_s=node.probation.due_s if node.probation.drained else 0.0,
-            probes_failed=node.probation.failed,
-            resumptions=recent_resumptions(node.probation, self._now_s),
-        )
-
-
-def _node_reason(node: Node) -> str:
-    """Return why a node accepts no jobs, or will not soon."""
-    gone = "not connected" if node.state is not NodeState.UP else node.problem
-    gone = node.power.reason or gone
-    return "; ".join(filter(None, (node.reason or gone, window_words(node))))
-
-
-def _reason_s(node: Node) -> float:
-    """Return since when a node accepts no jobs, seconds since the epoch; 0: it does, or unknown."""
-    begun = (window.from_s for window in node.windows if window.begun)
-    if node.drained_s:
-        return node.drained_s
-    if node.state is not NodeState.UP:
-        return node.since_s
-    return min(begun, default=node.problem_s)
 
 
 def start_row(start: Forecast, *, planned_s: float | None = None) -> StartRow:

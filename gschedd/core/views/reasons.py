@@ -76,6 +76,9 @@ class Why(NamedTuple):
         return f"its next element {self.element} {self.cause}" if self.element else self.cause
 
 
+NO_WHY: Final = Why("")
+
+
 class Reasons:
     """Why jobs wait, as one query tells it.
 
@@ -120,7 +123,7 @@ class Reasons:
             case JobState.WAITING:
                 return Why(_delayed_reason(job), short=_delayed_short(job))
             case _:
-                return Why("")
+                return NO_WHY
 
     def _of_queued(self, job: Job) -> Why:  # a line a reason
         state = self._state
@@ -262,7 +265,7 @@ def unanswered(
         requeued_s: when its lease has expired there, seconds since the epoch; None: it has none.
     """
     if job.attempt is None:
-        return Why("")
+        return NO_WHY
     silent = [
         node
         for name, part in job.attempt.parts.items()
@@ -271,7 +274,7 @@ def unanswered(
         and node.state is NodeState.UNREACHABLE
     ]
     if not silent:
-        return Why("")
+        return NO_WHY
     first = min(silent, key=lambda node: node.since_s)
     others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
     silent_s = now_s - first.since_s
@@ -295,11 +298,15 @@ def unanswered(
 
 def idle_why(job: Job, state: State, now_s: float) -> Why:
     """Return that a running job does not use its GPUs, and what follows; else nothing."""
-    if job.attempt is None or job.state is not JobState.RUNNING:
-        return Why("")
+    attempt = job.attempt
+    if attempt is None or job.state is not JobState.RUNNING:
+        return NO_WHY
+    shares = attempt.allocation
+    if not any(share.gpu_indices or share.gpu_shares for share in shares):
+        return NO_WHY
     now = idle_now(state, job, now_s)
     if now is None or not now.gpus:
-        return Why("")
+        return NO_WHY
     count = len(now.gpus)
     words = f"{count} of {counted(now.of, 'GPU')} idle since {moment(now.since_s)}"
     short = f"{counted(count, 'GPU')} idle"
