@@ -166,9 +166,10 @@ class PeriodicTasks:
         return True
 
     def _next_s(self, name: str) -> float | None:
-        job = self._scheduler.get_job(name)
-        moment = getattr(job, "next_run_time", None)
-        return None if moment is None else float(moment.timestamp())
+        """Return when a task runs next, at its time or because it is tried again."""
+        jobs = (self._scheduler.get_job(each) for each in (name, _retry_of(name)))
+        moments = (getattr(job, "next_run_time", None) for job in jobs)
+        return min((float(each.timestamp()) for each in moments if each is not None), default=None)
 
     async def _ring(self, name: str) -> None:
         """Begin a task at its time, if it does not run still."""
@@ -204,14 +205,7 @@ class PeriodicTasks:
             return
         except TryAgainError as error:
             outcome, text = TaskOutcome.FAILED, error.message
-            log.warning("task %s: %s; it is tried again in an hour", name, error)
-            self._scheduler.add_job(
-                self._ring,
-                next_run_time=_moment(self._clock.wall_s() + RETRY_S),
-                args=(name,),
-                id=f"{name} again",
-                replace_existing=True,
-            )
+            self._try_again(name, error)
         except Exception as error:  # its next time comes
             outcome = TaskOutcome.FAILED
             text = error.message if isinstance(error, GschedError) else repr(error)
@@ -225,6 +219,20 @@ class PeriodicTasks:
             text=one_line(text[:LONGEST]),
         )
         await self._note(name)
+
+    def _try_again(self, name: str, error: TryAgainError) -> None:
+        retry_s, next_s = self._clock.wall_s() + RETRY_S, self._next_s(name)
+        if next_s is not None and next_s <= retry_s:
+            log.warning("task %s: %s; it runs again at its next time", name, error)
+            return
+        log.warning("task %s: %s; it is tried again in an hour", name, error)
+        self._scheduler.add_job(
+            self._ring,
+            next_run_time=_moment(retry_s),
+            args=(name,),
+            id=_retry_of(name),
+            replace_existing=True,
+        )
 
     async def _note(self, name: str) -> None:
         """Make the row of a task durable, if the database can be written now."""
@@ -240,6 +248,10 @@ class PeriodicTasks:
     def _fail(self, error: StorageError) -> None:
         if self._fault is not None and not self._fault.done():
             self._fault.set_exception(error)
+
+
+def _retry_of(name: str) -> str:
+    return f"{name} again"
 
 
 def _moment(time_s: float) -> datetime:

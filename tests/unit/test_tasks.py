@@ -11,7 +11,7 @@ from gsched.config.load import parse_config
 from gsched.config.tasks import TasksConfig, cron_fields
 from gsched.errors import ConfigError, InvalidRequestError, StorageError, TryAgainError
 from gsched.protocol.tasks import TaskOutcome, TaskRow
-from gschedd.daemon.tasks import PeriodicTask, PeriodicTasks
+from gschedd.daemon.tasks import RETRY_S, PeriodicTask, PeriodicTasks
 
 OFTEN = TasksConfig(purge="1s", purge_users="never", check_rows="never")
 SELDOM = TasksConfig(purge="1d", purge_users="never", check_rows="never")
@@ -175,6 +175,9 @@ def test_a_database_that_is_held_costs_a_run_and_one_that_fails_the_head() -> No
 
     row = until(made(Books(), held), is_over)
     assert (row.outcome, row.text) == (TaskOutcome.FAILED, "another program holds the database")
+    assert row.next_s is not None
+    assert row.ended_s is not None
+    assert abs(row.next_s - row.ended_s - RETRY_S) < 60, "not in a day"
 
     async def fails() -> str:
         raise StorageError("no such table")
