@@ -124,6 +124,7 @@ def test_installation_without_root(top: Path, process_marker: str) -> None:
 
 #: What stands for systemctl where there is no systemd: does what the installed units say.
 SYSTEMCTL = """#!/bin/bash -e
+[ "$1" = enable ] || exit 1  # gnode asks at its end whether the machine shuts down
 for unit in gschedd gnode; do
     file=/usr/local/lib/systemd/system/$unit.service
     value() { sed -n "s/^$1=//p" $file; }
@@ -161,9 +162,28 @@ exec chroot . /bin/bash -c 'cd /run/src && exec bash -e /run/commands'
 """
 
 
+#: A purge ends daemons that run, and waits for the processes that they have started.
+REMOVALS = {
+    "with systemd's units": """
+scripts/install --uninstall
+find /opt /usr/local -name '*gsched*' -o -name gnode -o -name gsub
+scripts/install --uninstall || echo "nothing is left to remove"
+""",
+    "without systemd": """
+runuser -u gsched -- gschedd &
+gnode &
+until gsched doctor && pgrep -u gsched -f gschedd.monitor; do (( ++again < 60 )) || exit 1; sleep 0.5; done
+scripts/install --purge
+getent passwd gsched || echo "the account is gone"
+find /opt /usr/local /etc /var/lib /run -path /run/src -prune -o '(' -name '*gsched*' -o -name gnode ')' -print
+echo "nothing is left to remove"
+""",
+}
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another root directory")
-@pytest.mark.parametrize("variant", ["with systemd's units", "without systemd"])
+@pytest.mark.parametrize("variant", REMOVALS)
 def test_installation_on_a_fresh_machine(top: Path, process_marker: str, variant: str) -> None:
     """As root, head and node on one machine; the head is not root, the job is its user's."""
     first, instead = shell_blocks(GUIDE, "## Installing")
@@ -191,10 +211,7 @@ cd /run/src
 echo '# changed' >> gsched/errors.py
 scripts/install
 tail -qn 1 /opt/gsched/lib/python3*/site-packages/gsched/errors.py
-scripts/install --uninstall
-find /opt /usr/local -name '*gsched*' -o -name gnode -o -name gsub
-scripts/install --uninstall || echo "nothing is left to remove"
-"""
+{REMOVALS[variant]}"""
     (top / "commands").write_text(commands + after)
     (top / "bin" / "systemctl").write_text(SYSTEMCTL)
     (top / "bin" / "systemctl").chmod(0o755)
@@ -236,8 +253,13 @@ scripts/install --uninstall || echo "nothing is left to remove"
     ) > lines.index(user)
     assert "install: gsched" in told.partition("(upgrade)")[0]
     assert "# changed" in told.partition("(upgrade)")[2].splitlines(), "of the same version"
-    left = lines[lines.index("install: kept /etc/gsched, /var/lib/gsched, /var/lib/gnode and the "
-        "account gsched; --purge removes them") + 1 :]  # fmt: skip
+    if variant == "without systemd":
+        last = "the account is gone"
+        assert "install: stopping gschedd.pid" in told
+    else:
+        last = "account gsched; --purge removes them"
+    (end,) = [number for number, line in enumerate(lines) if line.endswith(last)]
+    left = lines[end + 1 :]
     assert [line for line in left if line.startswith("/")] == []
     assert left[-1] == "nothing is left to remove"
     assert not processes_of(process_marker, top)
