@@ -74,6 +74,12 @@ def refusal(error: GschedError) -> web.Response:
     return response
 
 
+def _methods(request: web.Request) -> str:
+    """Return the methods of a path that a route names; patterns that it matches are of others."""
+    named = (each for each in request.app.router.resources() if each.canonical == request.path)
+    return ",".join(sorted({route.method for resource in named for route in resource}))
+
+
 @web.middleware
 async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,7 +94,7 @@ async def errors(
         wrong = InvalidRequestError(f"{request.method} {request.path}: {error.reason}")
         response = answer(ErrorReply(error=error_body(wrong)), status=error.status)
         if "Allow" in error.headers:
-            response.headers["Allow"] = error.headers["Allow"]
+            response.headers["Allow"] = _methods(request) or error.headers["Allow"]
         return response
     except (ConnectionError, TimeoutError):
         raise

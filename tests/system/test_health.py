@@ -54,6 +54,22 @@ def test_a_planner_that_hangs_makes_the_head_not_ready(cluster: Cluster) -> None
     wait_until(lambda: is_well(cluster), PLENTY_S, what="the head to be ready again")
 
 
+def test_a_path_names_the_methods_that_it_has(cluster: Cluster) -> None:
+    """`/v1/jobs/actions` is not the job `actions`, which could be read."""
+    cluster.start_head()
+    found = {}
+    for path in ("/v1/jobs/actions", "/v1/jobs", "/v1/jobs/1", "/v1/status"):
+        response = send(UnixConnection(cluster.socket), "OPTIONS", path)
+        found[path] = (response.status, response.headers["allow"])
+
+    assert found == {
+        "/v1/jobs/actions": (405, "POST"),
+        "/v1/jobs": (405, "GET,HEAD,POST"),
+        "/v1/jobs/1": (405, "GET,HEAD"),
+        "/v1/status": (405, "GET,HEAD"),
+    }
+
+
 def test_a_commit_that_waits_for_its_disk_makes_the_head_not_ready(cluster: Cluster) -> None:
     cluster.start_head({"GSCHED_FAIL": "head.mark.before_write:1:sleep=40"})
     submission = Thread(target=submit, args=(cluster,))

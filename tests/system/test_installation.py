@@ -172,10 +172,10 @@ scripts/install --uninstall || echo "nothing is left to remove"
     "without systemd": """
 runuser -u gsched -- gschedd &
 gnode &
-until gsched doctor && pgrep -u gsched -f gschedd.monitor; do (( ++again < 60 )) || exit 1; sleep 0.5; done
+until gsched doctor && pgrep -u gsched -f gschedd.monitor; do (( ++again < 60 )) || exit 1; done
 scripts/install --purge
 getent passwd gsched || echo "the account is gone"
-find /opt /usr/local /etc /var/lib /run -path /run/src -prune -o '(' -name '*gsched*' -o -name gnode ')' -print
+find /opt /usr/local /etc /var/lib -name '*gsched*' -o -name gnode
 echo "nothing is left to remove"
 """,
 }
