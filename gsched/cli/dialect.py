@@ -30,6 +30,11 @@ class Dialect:
         """Return what a command that ends with this error returns."""
         return error.exit_code
 
+    def is_queue_of_reservation(self, name: str) -> bool:
+        """Return whether jobs of a queue are to start in the reservation of its name."""
+        del name
+        return False
+
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return the lines for an error, without the command's name; None: message and hint."""
         del error, command, operand

@@ -78,7 +78,10 @@ COMMANDS = (
     ),
 )
 #: Commands of PBS with options of their own; the others have those of a g-command.
-PBS_COMMANDS = ("qstat", "pbsdsh", "pbsnodes", "qmgr", "tracejob")
+PBS_COMMANDS = (
+    *("qstat", "pbsdsh", "pbsnodes", "qmgr", "tracejob"),
+    *("pbs_rsub", "pbs_rstat", "pbs_rdel"),
+)
 #: Options that all commands have: one section of gsched-pbs(7) describes them.
 COMMON = {"--head", "--json", "--version", "--help"}
 DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main", "gnode-pam": "gnode.pam"}
@@ -186,7 +189,9 @@ def test_the_page_and_the_parser_have_the_same_options(name: str) -> None:
 @pytest.mark.parametrize("name", PBS_COMMANDS)
 def test_a_command_of_pbs_has_its_section_with_its_options(name: str) -> None:
     """In the one page for all of them."""
-    command = getattr(importlib.import_module(f"gsched.cli.pbs.{name}"), name)
+    from gsched.cli.pbs.shim import command_of
+
+    command = command_of(name)
     section = sections_of(page_of("gsched-pbs"))[name.upper()]
 
     assert described(section) == options_of(command) - COMMON

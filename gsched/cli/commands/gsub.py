@@ -492,6 +492,8 @@ def _job(
         submit_args=shlex.join(sys.argv[1:]) if spoken().tells_submit_args else "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
+    if spoken().is_queue_of_reservation(job.queue):
+        job = msgspec.structs.replace(job, queue="", reservation=job.queue)
     warnings.add(compatibility_notes(options, place) + notes)
     if job.array and request.watch:
         raise UsageError(

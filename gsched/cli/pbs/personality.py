@@ -44,6 +44,7 @@ _FINISHED: Final = PbsError(35, "Job has finished")
 _FINISHED_JOB: Final = re.compile(r"job (\S+) has already finished")
 #: A job's name begins with a digit; qstat takes other words as queues.
 _NO_JOB: Final = re.compile(r"Unknown Job Id '?([^0-9\s:'][^\s:']*)")
+_RESERVATION: Final = re.compile(r"[RS][1-9][0-9]*")
 _NO_NUMBER: Final = PbsError(1, "illegally formed job identifier")
 _HINT_ALONE: Final = frozenset({"qsub"})  # commands without operands that could be named
 
@@ -73,6 +74,10 @@ class PbsDialect(Dialect):
         """Return ``PBSE_* & 255`` where PBS has this error, else that of `gsched.errors`."""
         known = self._known(error)
         return error.exit_code if known is None else known.exit_code
+
+    def is_queue_of_reservation(self, name: str) -> bool:
+        """Return whether ``pbs_rsub`` gives such names to reservations."""
+        return _RESERVATION.fullmatch(name) is not None
 
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return ``TEXT OPERAND`` as ``prt_job_err`` prints it, what gsched says behind MSG=."""
