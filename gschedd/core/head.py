@@ -118,13 +118,11 @@ class Head:
         self._requests: dict[Request, Request] = {}
         state.usage.configure(settings.config.shares)
 
-    def begin(self, now_s: float) -> Step:
-        """Take in that this head has just started: nodes that were up may have died meanwhile."""
-        up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
-        return self._advance(
-            [f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted") for name in up],
-            "start of the head",
-        )
+    def begin(self, now_s: float) -> Iterator[Step]:
+        """Take in, node by node, that this head has just started: any may have died meanwhile."""
+        for name in [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]:
+            fact = f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted")
+            yield self._advance([fact], "start of the head")
 
     def command(self, command: c.AnyCommand, now_s: float, outlook: Forecast | None = None) -> Step:
         """Carry out a command or refuse it; ``outlook`` is of a job to be refused if it is late."""

@@ -261,7 +261,7 @@ class Engine:
             sink: takes the effects of what is committed.
         """
         self._sink = sink
-        await self._commit([self.head.begin(self._clock.wall_s())])
+        await self._begin()
         while True:
             await self._wait()
             self._passed_s = self._clock.monotonic_s()
@@ -295,6 +295,17 @@ class Engine:
                 failpoint("head.assign.after_commit")
             self._deliver(steps)
             await self._cycle()
+
+    async def _begin(self) -> None:
+        """Take in that the head has started; with 10,000 nodes others get their turn meanwhile."""
+        steps: list[Step] = []
+        begin_cpu_s = thread_cpu_s()
+        for step in self.head.begin(self._clock.wall_s()):
+            steps.append(step)
+            if thread_cpu_s() - begin_cpu_s > BATCH_S:
+                await asyncio.sleep(0)
+                begin_cpu_s = thread_cpu_s()
+        await self._commit(steps)
 
     async def _cycle(self) -> None:
         """Run a cycle with a commit of its own, unless there is nothing to decide."""

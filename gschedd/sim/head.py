@@ -119,7 +119,7 @@ class HeadProcess:
         self._launches = Launches(
             state=head.state, blobs=BlobCache(_no_blob), server=head.settings.server
         )
-        self._commit([head.begin(self.wall_s())], [])
+        self._commit(list(head.begin(self.wall_s())), [])
 
     def kill(self, *, commit_kept: bool = False) -> None:
         """Kill the daemon: all that is not durable is gone, and every connection.

@@ -219,7 +219,8 @@ def core(directory: Path, queued: int) -> Values:
     store.load(state)
     store.close()
     head = new_head(state)
-    head.begin(BEGIN_S + 2)
+    for _ in head.begin(BEGIN_S + 2):
+        pass
     for name in list(state.nodes):
         attempts = [
             n.AttemptReport(

@@ -562,7 +562,8 @@ def test_the_failed_start_of_a_node_that_is_away_asks_for_no_probe() -> None:
     told = known(world.job(number), "n1", end=record)
     head = old_copy(world, len(world.facts))
     head.state.nodes["n1"].probes = True
-    head.begin(BEGIN_S + 50)
+    for _ in head.begin(BEGIN_S + 50):
+        pass
 
     accept(head, survey_of(head, {"n1": [told]}, head.state.next_job))
 

@@ -539,7 +539,8 @@ class HeadMachine(DependentJobs, SharingJobs, IdleJobs):
         self.store.load(state)
         assert content(state) == before
         self.head = Head(state=state, settings=CONFIG, policy=self.policy)
-        self.take(self.head.begin(self.now_s))
+        for step in self.head.begin(self.now_s):
+            self.take(step)
         for name, body in self.bodies.items():
             if body.connected:
                 self.register(name)

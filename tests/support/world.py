@@ -251,12 +251,11 @@ class World:
             apply(state, fact)
         state.unstored.finished.clear()
         self.head = Head(state=state, settings=self.settings, policy=self.policy)
-        past = {
-            number: self.done[number].outcome for number in awaited(state) if number in self.done
-        }
-        known = {number: outcome.succeeded for number, outcome in past.items() if outcome}
+        past = [(each, self.done[each].outcome) for each in awaited(state) if each in self.done]
+        known = {number: outcome.succeeded for number, outcome in past if outcome}
         recall(state, known, self.now_s)
-        self._take(self.head.begin(self.now_s))
+        for step in self.head.begin(self.now_s):
+            self._take(step)
         for name in [each.name for each in self.machines.values() if each.connected]:
             self.connect(name)
 
