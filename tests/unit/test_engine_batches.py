@@ -41,7 +41,7 @@ class Seen:
         """Return the names of each batch."""
         return list(self.batches.values())
 
-    async def wait(self, count: int, timeout_s: float = 2.0) -> None:
+    async def wait(self, count: int, timeout_s: float = 20.0) -> None:
         """Wait until so many inputs were run."""
         until_s = time.monotonic() + timeout_s
         while sum(map(len, self.names)) < count:
