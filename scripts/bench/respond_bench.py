@@ -72,13 +72,13 @@ class World:
         """Return a client."""
         return self.cluster.head
 
-    def start_nodes(self, prefix: str, count: int, *, seconds: float, **has: int) -> None:
+    def start_nodes(self, prefix: str, count: int, *, seconds: float, **has: int | str) -> None:
         """Start simulated nodes and wait until they are up."""
         command = [sys.executable, str(BENCH / "nodes_bench.py"), str(count), "--json"]
         command += ["--config", str(self.cluster.directory / "head.toml"), "--prefix", prefix]
         command += ["--seconds", str(seconds)]
         for name, value in has.items():
-            command += [f"--{name}", str(value)]
+            command += [f"--{name.replace('_', '-')}", str(value)]
         with open(self._report(prefix), "wb") as stream:
             self._nodes[prefix] = subprocess.Popen(command, stdout=stream)
         wait_until(lambda: self._up(prefix) == count, 120.0, what=f"{count} nodes to be up")
