@@ -32,6 +32,7 @@ ABOVE: Final = 20
 BAR: Final = 620
 BARS_MOST: Final = 10
 LABELS_MOST: Final = 8
+SHORT_S: Final = 2 * 86400.0
 NAME_MOST: Final = 18
 
 
@@ -135,8 +136,9 @@ def _curves(report: PeriodReport) -> Iterator[DrawnCurve]:
 
 
 def _labels(report: PeriodReport) -> Iterator[tuple[float, str]]:
-    """Yield where words stand below the figure: hours of a day, else days."""
-    form = "%H:%M" if report.form == "daily" else "%a %d" if report.form == "weekly" else "%d %b"
+    """Yield where words stand below the figure: hours of one day or two, else days."""
+    is_short = report.until_s - report.since_s <= SHORT_S
+    form = "%H:%M" if is_short else "%d %b" if report.form == "monthly" else "%a %d"
     every = max(1, len(report.busy) // LABELS_MOST)
     if report.form == "weekly":
         every = max(1, len(report.busy) // 7)

@@ -382,6 +382,7 @@ def test_own_jobs_are_held_released_and_cancelled(watched: Cluster, browser: Bro
     released = act(browser, job, "release", holds="user")
     cancelled = act(browser, job, "cancel", message="wrong data")
     again = act(browser, job, "cancel")
+    assert f'<a href="/jobs/{job}">Back to the job</a>' in again.text
 
     assert held.status == released.status == cancelled.status == 303
     assert "The job is held" in page.text
@@ -443,6 +444,13 @@ def test_a_node_shows_its_jobs_and_the_use_of_its_gpus(cluster: Cluster) -> None
 
     assert "n1 GPU 1" in browser.get("/gpus?state=free").text
     assert used in browser.get("/gpus?state=busy").text
+    me = pwd.getpwuid(os.getuid()).pw_name
+    mine = browser.get(f"/gpus?name=n1&user={me}").text
+    assert used in mine
+    assert "n1 GPU 1" not in mine  # nobody has it
+    for others in ("user=nobody", "name=n2"):
+        assert "No GPUs match" in browser.get(f"/gpus?{others}").text
+    assert browser.get(f"/jobs?id=%20{job}").headers["location"] == f"/jobs/{job}"
     assert used in node
     assert '<svg viewBox="0 0 440 120" role="img"' in node
     assert browser.get("/nodes/n2").status == 404
@@ -468,7 +476,7 @@ def test_windows_of_maintenance_are_listed_with_their_nodes(
 
     assert '<th scope="row" role="rowheader">n[1-2]</th>' in page
     assert "new &lt;fans&gt;" in page
-    assert page.count('<td role="cell" data-label="Begin">') == 1
+    assert page.count('<td role="cell" data-label="Begin" ') == 1
     assert format_time(begin_s) in page
     assert f'data-label="Ordered by">{pwd.getpwuid(os.getuid()).pw_name}<' in page
 

@@ -8,10 +8,13 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from msgspec import structs
 
+from gsched.cli.times import COMPUTING
 from gsched.clock import SystemClock
 from gsched.protocol.job_rows import JobList, JobRow, JobStory, StartRow
 from gschedd.monitor.page.job import JobPages, possible_actions
-from gschedd.monitor.page.shown import ShownJobs
+from gschedd.monitor.page.queue import table_of
+from gschedd.monitor.page.shown import FRESH_S, ShownJobs
+from gschedd.monitor.page.site import with_breaks
 from gschedd.monitor.viewers import Viewer
 from tests.support.slurm_commands import OK, row
 
@@ -43,15 +46,18 @@ def test_a_job_has_the_buttons_of_its_state(
 class _Head:
     """A head that knows when a job starts, and notes that it was asked."""
 
-    def __init__(self, waits: JobRow) -> None:
+    def __init__(self, waits: JobRow, start: StartRow | None = None) -> None:
         self._waits = waits
+        self._start = start or StartRow(expected_s=4711.0)
         self.asked = asyncio.Event()
+        self.questions = 0
 
     async def get(self, path: str, answer: object, **query: object) -> JobList:
         assert (path, query["forecast"]) == ("/v1/jobs", "1"), answer
         self.asked.set()
-        start = StartRow(expected_s=4711.0)
-        return JobList(server="test", now_s=0.0, jobs=(structs.replace(self._waits, start=start),))
+        self.questions += 1
+        told = structs.replace(self._waits, start=self._start)
+        return JobList(server="test", now_s=0.0, jobs=(told,))
 
 
 class _Stories:
@@ -79,15 +85,21 @@ class _Site:
         return values
 
 
-def test_the_page_of_a_job_that_waits_asks_for_all_at_once() -> None:
-    """Or it waits for the reason first, and for the start afterwards."""
-    story = story_of("queued")
-    head = _Head(story.row)
-    model: Any = SimpleNamespace(
-        stories=_Stories(story, head), head=head, clock=SystemClock(), only=lambda _: ""
-    )
-    site: Any = _Site()
-    pages = JobPages(site, model, ShownJobs(model))
+class _Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def load_page(head: _Head, story: JobStory, pages: JobPages | None = None) -> Any:
+    pages = pages or job_pages(head, story, SystemClock())
     viewer = Viewer(uid=1, gid=1, user="bob")
     request = make_mocked_request("GET", "/jobs/1", match_info={"id": "1"})
 
@@ -95,5 +107,55 @@ def test_the_page_of_a_job_that_waits_asks_for_all_at_once() -> None:
         async with asyncio.timeout(30.0):
             return await pages.job(request, viewer)
 
-    shown = asyncio.run(load())
+    return asyncio.run(load())
+
+
+def job_pages(head: _Head, story: JobStory, clock: object) -> JobPages:
+    model: Any = SimpleNamespace(
+        stories=_Stories(story, head), head=head, clock=clock, only=lambda _: ""
+    )
+    site: Any = _Site()
+    return JobPages(site, model, ShownJobs(model))
+
+
+def test_the_page_of_a_job_that_waits_asks_for_all_at_once() -> None:
+    """Or it waits for the reason first, and for the start afterwards."""
+    story = story_of("queued")
+    shown = load_page(_Head(story.row), story)
+
     assert shown["row"].start.expected_s == 4711.0
+    assert not shown["is_partial"]
+
+
+def test_a_start_that_is_being_computed_is_asked_for_again_soon() -> None:
+    """And the page is marked, so that it is loaded again; a known start is shown for longer."""
+    story, clock = story_of("queued"), _Clock()
+    for start, is_partial, questions in (
+        (StartRow(unknown=f"{COMPUTING}: the forecast is still being computed"), True, 2),
+        (StartRow(expected_s=4711.0), False, 1),
+    ):
+        head = _Head(story.row, start)
+        pages = job_pages(head, story, clock)
+        assert load_page(head, story, pages)["is_partial"] is is_partial
+        clock.now_s += FRESH_S
+        load_page(head, story, pages)
+        assert head.questions == questions
+
+
+def test_texts_are_broken_behind_separators_only() -> None:
+    assert with_breaks("nodes=1:gpus=1,mem=1gb") == "nodes=1:gpus=1,<wbr>mem=1gb"
+    assert with_breaks("/home/<b>") == "/home/<wbr>&lt;b&gt;"
+    assert with_breaks("a, b") == "a, b"
+
+
+def test_a_table_has_no_column_without_any_text() -> None:
+    jobs = (row(1, gpus=0, walltime_s=None), row(2, gpus=0, walltime_s=None, name="x" * 99))
+    table = table_of(JobList(server="test", now_s=0.0, jobs=jobs))
+    titles = [column.title for _, column, _ in table.columns]
+
+    assert "GPUs" not in titles
+    assert "Limit" not in titles
+    assert {"Job ID", "Name", "User", "State"} <= set(titles)
+    assert {len(line.cells) for line in table.lines} == {len(titles) - 1}
+    with_gpus = table_of(JobList(server="test", now_s=0.0, jobs=(row(1), row(2, gpus=3))))
+    assert "GPUs" in [column.title for _, column, _ in with_gpus.columns]

@@ -1,8 +1,10 @@
 """The figures of reports against those that a person counts."""
 
+import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gsched.cli.show.columns import Column
 from gsched.cli.show.report_sections import aligned, csv_lines, text_of
@@ -167,6 +169,18 @@ def test_names_cannot_become_markup(watched: Watched) -> None:
 
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("form", ["daily", "weekly"])
+def test_the_figure_of_a_day_has_hours_below_it(watched: Watched, form: str) -> None:
+    """Or one day would stand there several times."""
+    found = structs.replace(report(watched), form=form)
+    figure = page_of(found).partition("</svg>")[0]
+    labels = re.findall(r">(\d\d:\d\d|[A-Z][a-z]{2} \d\d)</text>", figure)
+
+    assert len(labels) > 3
+    assert len(set(labels)) == len(labels)
+    assert all(":" in label for label in labels)
 
 
 def test_quantiles_of_few_values() -> None:

@@ -59,12 +59,12 @@ def state_word(kept: Reservation, now_s: float) -> str:
 
 
 def held_words(kept: Reservation) -> str:
-    """Return ``2 nodes: n[1-2]`` or ``3 GPUs: n1 (0,1), n2 (3)``."""
+    """Return ``2 nodes: n[1-2]`` or ``3 GPUs: n1 (0-1), n2 (3)``."""
     if all(share.exclusive for share in kept.shares):
         names = [share.node for share in kept.shares]
         return f"{counted(len(names), 'node')}: {compact(names)}"
     gpus = sum(len(share.gpu_indices) for share in kept.shares)
-    where = (f"{s.node} ({','.join(map(str, s.gpu_indices))})" for s in kept.shares)
+    where = (f"{s.node} ({compact(map(str, s.gpu_indices)).strip('[]')})" for s in kept.shares)
     return f"{format_gpus(gpus)}: {', '.join(where)}"
 
 

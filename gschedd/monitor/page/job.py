@@ -25,14 +25,16 @@ from gsched.protocol.rerun import RerunFailed, RerunReply
 from gschedd.monitor.history import job_points, period_s
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
-from gschedd.monitor.page.queue import columns_of, lines_of
-from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, page_number
+from gschedd.monitor.page.queue import table_of
+from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, is_computed, page_number
 from gschedd.monitor.page.site import Form, Pages
 from gschedd.monitor.viewers import Viewer
 
 #: The end of a job's output that is shown, bytes, and how long a page waits for it, seconds.
 OUTPUT_BYTES: Final = 16 * 1024
 OUTPUT_S: Final = 0.15
+#: Of so many events all are shown; of more the last ones, and the others on request.
+EVENTS: Final = 30
 _WAITS: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 _RUNS: Final = (JobState.RUNNING, JobState.MIGRATING)
 #: What a form can do with a job, and what is shown when it is done.
@@ -74,7 +76,8 @@ class JobPages:
 
     async def find(self, request: web.Request, _viewer: Viewer) -> web.StreamResponse:
         """``GET /jobs?id=ID``: the page of that job."""
-        return self._site.sent_to(f"/jobs/{request.query.get('id', '').strip()}")
+        text = request.query.get("id", "").strip()
+        return self._site.sent_to(f"/jobs/{text}" if text else "/")
 
     async def job(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /jobs/ID``."""
@@ -101,12 +104,14 @@ class JobPages:
             row=row,
             id=text,
             warning=warning,
+            is_partial=bool(warning) or is_computed(row),
             sentence=why_sentence(story) if row.state in _WAITS or row.reason else "",
             why=_why(story) if row.state in _WAITS else [],
             facts=list(_facts(story)),
             attributes=list(attribute_words(story)),
             attempts=[_attempt(each, story) for each in reversed(story.attempts)],
             events=list(event_words(story)),
+            events_most=EVENTS,
             charts=charts,
             output=output,
             elements=elements,
@@ -135,8 +140,7 @@ class JobPages:
         reply = await self._shown.rows(numbers, viewer)
         return {
             "words": array_summary(story.row.array),
-            "lines": list(lines_of(reply)),
-            "columns": columns_of(reply),
+            "table": table_of(reply),
             "total": total,
             "page_count": -(-total // PAGE_ROWS),
         }

@@ -19,7 +19,7 @@ from gsched.protocol.samples import GpuUseSample, NodeUseSample
 from gschedd.monitor.history import NodePoint, node_points, period_s
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
-from gschedd.monitor.page.queue import columns_of, lines_of
+from gschedd.monitor.page.queue import table_of
 from gschedd.monitor.page.shown import (
     AWAY_S,
     KEPT_S,
@@ -165,8 +165,8 @@ class NodePages:
             state=shown_state(row),
             reason=shown_reason(row),
             words=node_words(row, reply.now_s),
-            lines=list(lines_of(jobs)),
-            columns=columns_of(jobs),
+            job_id=short_job_id,
+            table=table_of(jobs),
             warning=jobs.warning,
             spans=SPANS,
             span=span,
@@ -218,8 +218,7 @@ class NodePages:
             ),
             spans=SPANS,
             span=span,
-            lines=list(lines_of(jobs)),
-            columns=columns_of(jobs),
+            table=table_of(jobs),
             warning=jobs.warning,
         )
 
@@ -230,6 +229,10 @@ class NodePages:
             gpu_line(sample, at, gpu, users)
             for _, sample in sorted(self._node_samples().items())
             for at, gpu in enumerate(sample.gpus)
+        ]
+        name, user = (request.query.get(field, "").strip() for field in ("name", "user"))
+        lines = [
+            each for each in lines if name in each.node and user in {"", *each.users.split(", ")}
         ]
         counts = {name: sum(each.state == name for each in lines) for name in GPU_STATES}
         wanted = request.query.get("state", "")
@@ -245,6 +248,7 @@ class NodePages:
             lines=lines[first : first + PAGE_ROWS],
             counts={"": sum(counts.values()), **counts},
             wanted=wanted if wanted in GPU_STATES else "",
+            given={"name": name, "user": user},
             total=len(lines),
             number=number,
             page_count=-(-len(lines) // PAGE_ROWS),

@@ -42,8 +42,38 @@ class Line(Struct, frozen=True, kw_only=True):
     cells: list[tuple[str, Column, str]]
 
 
-def lines_of(reply: JobList) -> Iterator[Line]:
-    """Yield the lines of a list; equal jobs that wait are one line, as in gstat."""
+class JobTable(Struct, frozen=True, kw_only=True):
+    """A list of jobs.
+
+    Attributes:
+        columns: field, title, and by which column of the database it sorts.
+        lines: equal jobs that wait are one line, as in gstat.
+    """
+
+    columns: list[tuple[str, Column, str]]
+    lines: list[Line]
+
+
+def table_of(reply: JobList) -> JobTable:
+    """Return the table of a list, without the columns in which no job has anything."""
+    lines = list(_lines_of(reply))
+    used = {field for line in lines for field, _, text in line.cells if text}
+    shown = [name for name in _FIELDS if name in {"id", *used} or name in _SORTED_BY]
+    columns, _ = cells_of(_FIELDS, (), reply)
+    return JobTable(
+        columns=[
+            (name, column, _SORTED_BY.get(name, ""))
+            for name, column in zip(_FIELDS, columns, strict=True)
+            if name in shown
+        ],
+        lines=[
+            structs.replace(line, cells=[cell for cell in line.cells if cell[0] in shown])
+            for line in lines
+        ],
+    )
+
+
+def _lines_of(reply: JobList) -> Iterator[Line]:
     columns, lines = list_lines(_FIELDS, reply)
     named = list(zip(_FIELDS, columns, strict=True))[1:]
     rows = {row.id: row for row in reply.jobs}
@@ -61,15 +91,6 @@ def lines_of(reply: JobList) -> Iterator[Line]:
                 for (field, column), text in zip(named, texts[1:], strict=True)
             ],
         )
-
-
-def columns_of(reply: JobList) -> list[tuple[str, Column, str]]:
-    """Return the columns of a list: field, title, and by which column of the database it sorts."""
-    columns, _ = cells_of(_FIELDS, (), reply)
-    return [
-        (name, column, _SORTED_BY.get(name, ""))
-        for name, column in zip(_FIELDS, columns, strict=True)
-    ]
 
 
 class QueuePage:
@@ -100,8 +121,7 @@ class QueuePage:
                 (key, words, sum(n for name, n in counts.items() if _is_in(name, key)))
                 for key, (words, _) in STATES.items()
             ],
-            columns=columns_of(reply),
-            lines=list(lines_of(reply)),
+            table=table_of(reply),
             warning=reply.warning,
             total=total,
             first=PAGE_ROWS * (wanted.number - 1) + 1,

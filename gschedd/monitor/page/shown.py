@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 from msgspec import Struct, structs
 
+from gsched.cli.times import COMPUTING
 from gsched.errors import GschedError, HeadUnreachableError
 from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
@@ -49,6 +50,13 @@ def take_note(task: "asyncio.Task[Any]") -> None:
     """Note how a task has ended for which perhaps nobody waits any more."""
     if not task.cancelled():
         task.exception()
+
+
+def is_computed(row: JobRow) -> bool:
+    """Return whether the head is still computing when a job starts, or was not heard yet."""
+    if row.state not in _WAITING:
+        return False
+    return row.start is None or row.start.unknown.startswith(COMPUTING)
 
 
 def page_number(request: web.Request) -> int:
@@ -235,17 +243,18 @@ class ShownJobs:
 
     async def _request_starts(self, numbers: Sequence[int], viewer: Viewer) -> None:
         """Request predicted starts that are too old, and wait for them for a moment only."""
-        now_s = self._model.clock.monotonic_s()
-        old = [
-            each
-            for each in numbers
-            if now_s - self._starts.get(each, (-STARTS_FRESH_S, None))[0] >= STARTS_FRESH_S
-        ]
+        old = [each for each in numbers if self._is_start_old(each)]
         if not old:
             return
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._read_starts(old, viewer))
         await asyncio.wait({self._asking}, timeout=PATIENCE_S)
+
+    def _is_start_old(self, number: int) -> bool:
+        """Return whether a predicted start is to be requested again; soon where it is computed."""
+        kept_s, row = self._starts.get(number, (-STARTS_FRESH_S, None))
+        fresh_s = FRESH_S if row is not None and is_computed(row) else STARTS_FRESH_S
+        return self._model.clock.monotonic_s() - kept_s >= fresh_s
 
     async def _read_starts(self, numbers: Sequence[int], viewer: Viewer) -> None:
         try:

@@ -89,7 +89,7 @@ class Pages:
             finalize=_shown,
         )
         self._pages.filters["verbatim"] = escape
-        self._pages.filters["breaks"] = _with_breaks
+        self._pages.filters["breaks"] = with_breaks
         self._pages.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}."
         self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
@@ -158,13 +158,14 @@ class Pages:
             viewer = found
             response = await handler(request, viewer)
         except GschedError as error:
-            response = self._refusal(error, viewer)
+            acted_on = request.match_info.get("id", "") if request.method == "POST" else ""
+            response = self._refusal(error, viewer, job=acted_on)
         if not response.prepared:
             response.headers.update(HEADERS)
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 
-    def _refusal(self, error: GschedError, viewer: Viewer | None) -> web.Response:
+    def _refusal(self, error: GschedError, viewer: Viewer | None, *, job: str = "") -> web.Response:
         status = 503 if isinstance(error, HeadUnreachableError) else refusal(error).status
         if viewer is None and isinstance(error, NotPermittedError):
             status = 401 if status == 403 else status
@@ -173,6 +174,7 @@ class Pages:
             viewer,
             status=status,
             error=error,
+            job=job,
             is_stranger=status == 401,
             title="Not possible",
             here="",
@@ -338,9 +340,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _with_breaks(text: object) -> Markup:
+def with_breaks(text: object) -> Markup:
     """Return a text that may be broken behind the separators of requests and paths."""
-    return Markup(re.sub(r"([,/])(?=\S)", r"\1<wbr>", escape(_shown(str(text)))))  # noqa: S704 # escaped
+    escaped = str(escape(_shown(str(text))))  # else the substitution would escape what it inserts
+    return Markup(re.sub(r"(?<=\S)([,/])(?=\S)", r"\1<wbr>", escaped))  # noqa: S704 # escaped
 
 
 def _moment(at_s: float) -> str:

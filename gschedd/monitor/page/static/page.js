@@ -6,7 +6,8 @@
   if (!live || !address) return;
   const updated = document.getElementById("updated");
   const SLOW_MS = 15000; // without a stream of events
-  let stream = null, timer = 0, paused = false, loading = false, stale = false;
+  const AGAIN_MS = 3000, TRIES = 20;
+  let stream = null, timer = 0, soon = 0, tries = 0, paused = false, loading = false, stale = false;
 
   const button = document.createElement("button");
   button.type = "button";
@@ -44,13 +45,22 @@
         const old = document.getElementById(id), now = fresh.getElementById(id);
         if (old && now && old.innerHTML !== now.innerHTML) old.replaceChildren(...now.childNodes);
       }
+      live.toggleAttribute("data-again", fresh.getElementById("live")?.hasAttribute("data-again"));
       if (where) live.querySelector(where)?.focus({preventScroll: true});
       updated.textContent = `Updated at ${new Date().toLocaleTimeString()}.`;
     } catch {
       updated.textContent = "No answer; trying again.";
     } finally {
       loading = false;
+      again();
     }
+  }
+
+  // What the head had not told yet comes soon, and without an event.
+  function again() {
+    clearTimeout(soon);
+    if (!live.hasAttribute("data-again")) tries = 0;
+    else if (tries++ < TRIES) soon = setTimeout(load, AGAIN_MS);
   }
 
   function start() {
@@ -75,4 +85,5 @@
   });
   addEventListener("pagehide", stop);
   start();
+  again();
 })();
