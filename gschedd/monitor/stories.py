@@ -26,7 +26,7 @@ from gschedd.store.reader import Reader
 
 #: How long a page waits for the head where the database has the job, seconds.
 PATIENCE_S: Final = 0.15
-LATE: Final = "the head has not answered yet, so the reason or the present use is missing; load the page again"
+LATE: Final = "the head has not answered yet; load the page again for the reason and present use"
 AWAY: Final = "the head does not answer; its database has no reasons of jobs"
 
 

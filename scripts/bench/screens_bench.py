@@ -94,7 +94,7 @@ def fill(made: World, nodes: int) -> dict[str, str]:
     for at in range(40):
         part = (f"nodes=1:ppn={4 + at % 8}:gpus={1 + at % 4},walltime={8 + at}:0:0",)
         submit(made, USERS[at % len(USERS)], 3, name=f"sweep-{at}", resources=part)
-    submit(made, "games", name=LONG, resources=(f"nodes=2:{whole}",))
+    queued = submit(made, "games", name=LONG, resources=(f"nodes=2:{whole}",))
     time.sleep(5.0)  # they start
     waiting = [
         submit(made, user, 4, name=f"finetune-{user}", resources=(f"nodes=16:{whole}",))[0]
@@ -120,7 +120,7 @@ def fill(made: World, nodes: int) -> dict[str, str]:
         "gpus": "/gpus",
         "gpu": "/nodes/gpu0002/gpus/2",
         "running-job": f"/jobs/{short_job_id(first[0])}",
-        "queued-job": f"/jobs/{short_job_id(waiting[0])}",
+        "queued-job": f"/jobs/{short_job_id(queued[0])}",
         "array": f"/jobs/{short_job_id(array[0])}[]",
         "users": "/users",
         "deadlines": "/deadlines",

@@ -15,6 +15,7 @@ from hashlib import sha256
 
 import aiohttp
 
+from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.model.states import OutcomeKind, PartState, StopReason
@@ -107,7 +108,7 @@ class SimulatedNode:
             epoch_id=self._epoch_id,
             seq=self._seq,
             next_job=self._next_job,
-            highest_job=max(self._latest, default=0),
+            highest_job=max(map(submitted_number, self._latest), default=0),
             probes=True,
         )
 
