@@ -31,6 +31,10 @@ LOG = "launcher.log"
 CONNECT_STEP_S = 0.02
 CONNECT_TRIES = 500  # 10 s for a fresh interpreter on a busy machine
 PAUSE_S = 1.0  # between two launchers that died
+#: How long, and for how many attempts, the launcher may not know that exit records are durable:
+#: that goes with a launch, so that it does not wake up for it.
+KEPT_S = 1.0
+KEPT_MAX = 256
 MODULE = "gnode.supervisor.launcher"
 # Isolated (-I), so that nothing of a user's reaches a process that may be root; therefore it
 # must be told where this very gsched lies.
@@ -104,12 +108,14 @@ class LauncherClient:
         on_epilog: Callable[[AttemptKey], None],
         rules: LaunchRules,
     ) -> None:
-        self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
+        self._rules = b'{"rules":%s,"keeps":true}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
         self._on_ended = on_ended
         self._on_epilog = on_epilog
         self._pending: list[bytes] = []
+        self._kept: list[str] = []
+        self._kept_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -126,13 +132,31 @@ class LauncherClient:
         """Have the epilog of an ended attempt run, unless it does or did."""
         self._pending.append(b'{"epilog":"%s"}\n' % key.name.encode())
 
+    def kept(self, key: AttemptKey) -> None:
+        """Tell that the exit record of an attempt outlives a power loss: it need not flush it."""
+        self._kept.append(key.name)
+
     def flush(self) -> None:
         """Send what was asked since the last time."""
+        if self._kept and (self._pending or len(self._kept) >= KEPT_MAX):
+            self._put_kept()
+        elif self._kept and self._kept_timer is None:
+            self._kept_timer = asyncio.get_running_loop().call_later(KEPT_S, self._send_kept)
         if not self._pending:
             return
         lines, self._pending = self._pending, []
         if self._transport is not None:  # otherwise it is requested again at the next LauncherUp
             self._transport.write(b"".join(lines))
+
+    def _put_kept(self) -> None:
+        self._pending.append(b'{"kept":%s}\n' % msgspec.json.encode(self._kept))
+        self._kept.clear()
+
+    def _send_kept(self) -> None:
+        self._kept_timer = None
+        if self._kept:
+            self._put_kept()
+            self.flush()
 
     async def run(self) -> None:
         """Connect, start a launcher where there is none, and begin again when it is gone."""
@@ -153,11 +177,17 @@ class LauncherClient:
             await gone
             self._transport = None
             self._pending.clear()
+            self._kept.clear()
             log.warning("the launcher is gone; starting another")
             self._post(LauncherDown())
 
     def stop(self) -> None:
         """Have the launcher leave once it has nothing to look after any more."""
+        if self._kept_timer is not None:
+            self._kept_timer.cancel()
+        if self._kept:
+            self._put_kept()
+        self.flush()
         if self._transport is not None:
             self._transport.write(b'{"stop":true}\n')
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 from gnode.core.effects import Bury, RemoveSpool
 from gnode.core.task import AttemptKey
@@ -110,6 +110,7 @@ class RecordRemoval:
         remove: removes an attempt's records from the spool; returns a directory that is left to be
             removed, if any.
         clear: takes such directories.
+        gone: is told of attempts whose records are removed.
         start: runs a task, and ends gnode if that raises.
     """
 
@@ -119,11 +120,13 @@ class RecordRemoval:
         *,
         remove: Callable[[AttemptKey], str | None],
         clear: Callable[[str], None],
+        gone: Callable[[Sequence[str]], None],
         start: Callable[[Coroutine[None, None, None]], None],
     ) -> None:
         self._ended = ended
         self._remove = remove
         self._clear = clear
+        self._gone = gone
         self._start = start
         self._waiting: list[Bury | RemoveSpool] = []
 
@@ -140,6 +143,9 @@ class RecordRemoval:
             for path in left:
                 self._clear(path)
             self._waiting[: len(batch)] = rest
+            waiting = {each.key for each in rest if isinstance(each, RemoveSpool)}
+            removed = [each.key for each in batch if isinstance(each, RemoveSpool)]
+            self._gone([key.name for key in removed if key not in waiting])
             if rest:
                 await asyncio.sleep(RECORDS_RETRY_S)
 

@@ -20,10 +20,8 @@ from gnode.core.inputs import (
     LeftoverGone,
     ProblemChanged,
     Recalled,
-    SpoolEntry,
     SpoolFound,
     StopAllRequested,
-    SupervisorEnded,
     Welcomed,
 )
 from gnode.core.task import AttemptKey
@@ -35,6 +33,7 @@ from gnode.daemon.deliveries import Outboxes
 from gnode.daemon.dialling import HeadDialler
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
+from gnode.daemon.ends import AttemptEnds
 from gnode.daemon.launching import LauncherClient
 from gnode.daemon.measuring import LoadAfterEnds, Meters, measure
 from gnode.daemon.neighbours import Neighbours
@@ -47,7 +46,7 @@ from gnode.daemon.shared_gpus import SharedGpus
 from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import NodeSpool
 from gnode.daemon.steps import StepServer
-from gnode.daemon.writes import UnreadableRecords, Writes
+from gnode.daemon.writes import Writes
 from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
@@ -98,7 +97,7 @@ class Shell:
         self._sharing = identity.sharing
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
-        self._ends = LoadAfterEnds(meters.load)
+        self._load_after_ends = LoadAfterEnds(meters.load)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at_s: float | None = None
         self._finished = asyncio.Event()
@@ -107,16 +106,33 @@ class Shell:
         self._reader = OutputReader()
         self._remover = Remover()
         self._ended = EndedLog(spool.state_dir)
-        self._records = RecordRemoval(
-            self._ended, remove=spool.remove, clear=self._remover.remove, start=self._start
-        )
         self._writes = Writes()
-        self._unreadable = UnreadableRecords()
         self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
         self._answers = starts.Answers(spool, self.post)
         self._launcher = LauncherClient(
-            spool.state_dir, self.post, self._on_ended, self._on_epilog, identity.rules
+            spool.state_dir,
+            self.post,
+            lambda *end: self._ends.launcher_says(*end),  # noqa: PLW0108 # it is made below
+            self._on_epilog,
+            identity.rules,
+        )
+        self._ends = AttemptEnds(
+            agent,
+            spool,
+            load=self._load_after_ends,
+            starts=self._starts,
+            answers=self._answers,
+            post=self.post,
+            kept=self._launcher.kept,
+            start=self._start,
+        )
+        self._records = RecordRemoval(
+            self._ended,
+            remove=spool.remove,
+            clear=self._remover.remove,
+            gone=self._ends.removed,
+            start=self._start,
         )
         self._steps = StepServer(
             node=identity.node,
@@ -179,10 +195,11 @@ class Shell:
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         self._shared_gpus.notify()
-        found = self._look(*self._spool.attempts())
+        ended = self._ended.keys()
+        found = self._ends.find(ended)
         tasks = [each.task for each in found if each.task is not None and each.record is None]
         prepared = self._begin(self._shared_gpus.prepare(tasks))
-        self._step(SpoolFound(found=found, ended=self._ended.keys()))
+        self._step(SpoolFound(found=found, ended=ended))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             is_trash = os.path.basename(path).startswith(TRASH_PREFIX)
             # what is not may get its name again: a new attempt of the same number may come
@@ -226,7 +243,7 @@ class Shell:
         self._sharing.close()
         self._neighbours.close()
         self._steps.close()
-        self._unreadable.close()
+        self._ends.close()
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -293,7 +310,7 @@ class Shell:
 
     def _drain(self) -> None:
         self._drain_planned = False
-        for measured in self._ends.take():
+        for measured in self._load_after_ends.take():
             self._step(measured)
         for _ in range(min(len(self._inputs), INPUTS_AT_ONCE)):
             self._step(self._inputs.popleft())
@@ -329,45 +346,17 @@ class Shell:
         self._alarm, self._alarm_at_s = None, None
         self.post(AlarmRang())
 
-    def _look(self, *keys: AttemptKey) -> tuple[SpoolEntry, ...]:
-        """Return what lies in the spool, and look again at what cannot be read now."""
-        found = tuple(self._spool.look(key) for key in keys)
-        for each in found:
-            if not each.doubt:
-                self._unreadable.settle(each.key)
-            elif each.task is not None or each.key in self._agent.attempts:
-                self._unreadable.again(
-                    each.key, each.doubt, "look", partial(self._look_again, each.key)
-                )
-        return found
-
-    def _look_again(self, key: AttemptKey) -> None:
-        if key in self._agent.attempts:
-            self.post(SpoolFound(found=self._look(key)))
-
     def _kill_again(self, effect: do.KillLeftover) -> None:
         attempt = self._agent.attempts.get(effect.key)
         if effect.key.job == probe.JOB or (attempt is not None and attempt.live):
             self._do(effect)
-
-    def _on_ended(self, key: AttemptKey, known: bytes = b"", known_info: bytes = b"") -> None:
-        try:
-            record = self._spool.read_exit(key, known)
-        except OSError as error:
-            self._unreadable.again(key, str(error), "end", partial(self._on_ended, key))
-            return
-        self._unreadable.settle(key)
-        self._ends.note(self._agent.attempts.get(key), record)
-        info = self._spool.read_info(key, known_info) if self._starts.forget(key) else None
-        self._answers.forget(key)
-        self.post(SupervisorEnded(key=key, record=record, info=info))
 
     def _on_epilog(self, key: AttemptKey) -> None:
         """Take the result of an epilog; one whose process was killed runs again."""
         try:
             fault = self._spool.read_epilog(key)
         except OSError as error:
-            self._unreadable.again(key, str(error), "epilog", partial(self._on_epilog, key))
+            self._ends.unreadable.again(key, str(error), "epilog", partial(self._on_epilog, key))
             return
         if fault is not None:
             self.post(EpilogEnded(key=key, fault=fault))
@@ -489,19 +478,19 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.LookAtSpool) -> None:
-        self.post(SpoolFound(found=self._look(*effect.keys)))
+        self.post(SpoolFound(found=self._ends.look(*effect.keys)))
 
     @_do.register
     def _(self, effect: do.KillLeftover) -> None:
         try:
             is_over = self._spool.read_exit(effect.key) is not None
         except OSError as error:  # its supervisor may serve another attempt by now
-            self._unreadable.again(
+            self._ends.unreadable.again(
                 effect.key, str(error), "kill", partial(self._kill_again, effect)
             )
             return
         if is_over:
-            self._on_ended(effect.key)  # it has just ended, so its supervisor is not to be harmed
+            self._ends.read(effect.key)  # it has just ended, so its supervisor is not to be harmed
         elif effect.key not in self._killing:
             self._killing.add(effect.key)
             self._start(self._kill(effect))

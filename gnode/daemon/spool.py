@@ -10,6 +10,8 @@ import errno
 import fcntl
 import logging
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +38,7 @@ TASK = records.TASK
 LOCK = "gnode.lock"
 LAUNCHED = records.LAUNCHED
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_NONE_KEPT: Mapping[str, bytes] = MappingProxyType({})
 
 _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(AcceptedTask)
@@ -257,17 +260,25 @@ class NodeSpool:
 
         Args:
             key: of the attempt.
-            known: the record, if its supervisor has just told it; then nothing is read.
+            known: the record, if its supervisor has told it and it is durable; then nothing is
+                read. One that is read is flushed: whoever wrote it may not have come to that.
 
         Raises:
             OSError: it cannot be read, or not be trusted, now: that does not say that it is absent.
         """
         if known:
-            return _decoded(_exit_decoder, f"the record of {key.name}", known)
-        return self._exit(key, journal.read_story(self.directory(key)))
+            return self.decoded_exit(key, known)
+        record = self._exit(key, journal.read_story(self.directory(key)))
+        if record is not None:
+            self.flush_exit(key.name)
+        return record
+
+    def decoded_exit(self, key: AttemptKey, text: bytes | None) -> ExitRecord | None:
+        """Return the exit record that a supervisor has written, None if it is none."""
+        return _decoded(_exit_decoder, f"the record of {key.name}", text)
 
     def _exit(self, key: AttemptKey, story: Story) -> ExitRecord | None:
-        return _decoded(_exit_decoder, f"the record of {key.name}", story.ended)
+        return self.decoded_exit(key, story.ended)
 
     def attempts(self) -> list[AttemptKey]:
         """Return the attempts in the spool; what has no attempt's name is set aside."""
@@ -282,16 +293,26 @@ class NodeSpool:
                     log.warning("%s is no attempt, and stays: %s", name, error)
         return found
 
-    def look(self, key: AttemptKey) -> SpoolEntry:
-        """Return what lies in the spool of an attempt."""
+    def look(self, key: AttemptKey, kept: Mapping[str, bytes] = _NONE_KEPT) -> SpoolEntry:
+        """Return what lies in the spool of an attempt.
+
+        Args:
+            key: of the attempt.
+            kept: exit records that are durable, by attempt: one that the journal has as well need
+                not be flushed, and one that it has lost with the machine's power is not lost.
+        """
         task, info, record, doubt = self.read_task(key), None, None, ""
         size, epilog = 0, None
         try:
             story = journal.read_story(self.directory(key))
             size, epilog = story.size_bytes, story.epilog
             info, record = self._info(key, story), self._exit(key, story)
+            if key.name in kept:
+                record = record or self.decoded_exit(key, kept[key.name])
+            elif record is not None:
+                self.flush_exit(key.name)
         except OSError as error:
-            doubt = str(error)
+            record, doubt = None, str(error)
         launched = None
         if task is not None and task.gate:
             launched = _decode(_task_decoder, os.path.join(self.directory(key), LAUNCHED))
@@ -307,6 +328,14 @@ class NodeSpool:
             journal_bytes=size,
             epilog=epilog,
         )
+
+    def flush_exit(self, name: str) -> None:
+        """Have an attempt's exit record outlive a power loss; nothing if it has no files any more.
+
+        Raises:
+            OSError: it cannot be flushed.
+        """
+        records.flush_exit(os.path.join(self.attempts_dir, name))
 
     # --- remove ---
 

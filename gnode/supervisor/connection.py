@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import time
 
 _READ_BYTES = 1 << 18
 _LINE_BYTES_MAX = 1 << 16  # a request is some 40 bytes
@@ -14,15 +15,22 @@ class ConnectionLostError(Exception):
 
 
 class Connection:
-    """Buffers around one accepted socket."""
+    """Buffers around one accepted socket.
 
-    __slots__ = ("_received", "_socket", "_unsent")
+    Attributes:
+        keeps: the other side makes exit records durable, and says of which attempts it has.
+        unkept: those of which it was told and has not said so, with when (CLOCK_MONOTONIC).
+    """
+
+    __slots__ = ("_received", "_socket", "_unsent", "keeps", "unkept")
 
     def __init__(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)  # noqa: FBT003 - the socket's own signature
         self._socket = accepted
         self._received = b""
         self._unsent = bytearray()
+        self.keeps = False
+        self.unkept: dict[str, float] = {}
 
     def peer_uid(self) -> int:
         """Return the uid that the kernel saw when the other side connected."""
@@ -68,6 +76,8 @@ class Connection:
 
     def put_ended(self, name: str, pid: int, record: bytes, info: bytes) -> None:
         """Queue the message that an attempt has ended, with its records that are known."""
+        if self.keeps:
+            self.unkept[name] = time.monotonic()
         known = b', "record": %s' % record if record else b""
         known += b', "info": %s' % info if info else b""
         self._unsent += b'{"ended": "%s", "pid": %d%s}\n' % (name.encode(), pid, known)

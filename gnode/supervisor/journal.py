@@ -13,10 +13,12 @@ half a line spoils no other. The kinds of lines:
 ``asked N``            the signal of migration N was sent to the processes that handle it
 ``unhandled N``          no process handles it, so it was not sent
 ``cleaned``            what the attempt's container has left is removed
-``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
+``ended CHECK {...}``  the exit record with its CRC-32; the first one counts
 ``epilog "..."``       the epilog has ended, and what went wrong, as JSON
 
-One file instead of one for each of these: four fewer files to make and to remove, and one flush.
+One file instead of one for each of these: four fewer files to make and to remove. Of its lines only
+the exit record has to survive a power loss, and mostly gnode's log of outcomes has it before that
+file is flushed (`gnode.daemon.outcomes`).
 """
 
 import contextlib
@@ -236,10 +238,10 @@ class Journal:
         return text
 
     def write_ended(self, record: Mapping[str, object]) -> bytes:
-        """Write the exit record so that it outlives a power loss; return it as it was written.
+        """Write the exit record and return it as it was written; `flush` makes it durable.
 
         Raises:
-            OSError: it cannot be written, or not be flushed: to be written again, as a whole.
+            OSError: it cannot be written: to be written again, as a whole.
         """
         text = json.dumps(record).encode()
         line = _ended_line(text)
@@ -247,11 +249,28 @@ class Journal:
             os.write(self._fd, b"\n" + line[: len(line) // 2])
             failpoint.failpoint("supervisor.exit.half_record")
         self._append(line)
-        failpoint.failpoint("supervisor.exit.before_flush")
+        return text
+
+    def flush(self) -> None:
+        """Have all lines outlive a power loss, and the name of the file.
+
+        Raises:
+            OSError: it cannot be flushed.
+        """
+        try:
+            self._flush()
+        except OSError:
+            # What a failed flush was to write counts as written afterwards, so it is written again.
+            ended = self.story().ended
+            if ended is None:
+                raise
+            self._append(_ended_line(ended))
+            self._flush()
+
+    def _flush(self) -> None:
         os.fsync(self._fd)
         if not kernel.names_go_with_files(self._fd):
             flush_directory(self._directory)
-        return text
 
     def _append(self, line: bytes) -> None:
         if os.write(self._fd, b"\n%s\n" % line) < len(line) + 2:

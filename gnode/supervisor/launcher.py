@@ -4,15 +4,19 @@
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}`` (with
 ``"confined": true`` if nothing that its supervisor starts may gain rights),
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
-ordinary users'), ``{"clean": "12.1"}`` (remove what the container of an attempt without a
+ordinary users'; with ``"keeps": true`` if the sender makes exit records durable),
+``{"kept": ["12.1"]}`` (the exit records of these attempts are durable),
+``{"clean": "12.1"}`` (remove what the container of an attempt without a
 supervisor has left), ``{"epilog": "12.1"}`` (run the epilog of an attempt that has ended),
 ``{"stop": true}`` (leave when no supervisor is left).
 Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
-``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed,
+``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is written,
 ``{"epilog": ...}`` to all once a process that ran an epilog is gone; the journal has its result.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
+Exit records are flushed by gnode, for many attempts at once; by the launcher where no gnode is
+connected, where its connection ends before it has, and where it takes too long.
 """
 
 import argparse
@@ -27,6 +31,7 @@ import select
 import signal
 import socket
 import sys
+import time
 
 from gnode.supervisor import child, errand, kernel, proc, site_programs, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
@@ -41,6 +46,7 @@ _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _LOCK = "launcher.lock"
 _SPOOL_LOOK_S = 10.0  # how often an idle launcher makes sure that its spool is still there
 _REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
+_KEEP_S = 5.0  # what a gnode has not made durable after that time, the launcher flushes
 
 
 class Launcher:
@@ -68,7 +74,9 @@ class Launcher:
         self._lost.look_for_strays()
         while not self._stopping or self._pool.by_name or self._lost.adopted():
             patience_s = self._lost.patience_s()
-            if not self._stopping and patience_s < 0:
+            if patience_s < 0 and any(each.unkept for each in self._connections.values()):
+                patience_s = _KEEP_S
+            elif not self._stopping and patience_s < 0:
                 patience_s = _SPOOL_LOOK_S
             for fd, events in self._epoll.poll(patience_s):
                 self._handle(fd, events)
@@ -76,9 +84,12 @@ class Launcher:
             for name, pid in self._lost.step(
                 self._pool.by_pid.keys() | self._cleaners.keys() | self._epilogs.keys()
             ):
-                self._tell_all({"ended": name, "pid": pid})
+                self._tell_ended(name, pid)
             for connection in tuple(self._connections.values()):
                 self._flush(connection)
+                self._keep_late(connection)
+        for connection in self._connections.values():
+            self._keep_all(connection)
 
     def _look_after_spool(self) -> None:
         """Leave once the supervisors have, if the spool was wiped: another one has its place."""
@@ -125,22 +136,29 @@ class Launcher:
             self._drop(connection, str(error))
             return
         for count, request in enumerate(requests, 1):
-            match request:
-                case {"launch": str(name)}:
-                    confined = request.get("confined") is True
-                    connection.put(self._launch(name, confined=confined))
-                case {"clean": str(name)}:
-                    self._clean(name)
-                case {"epilog": str(name)}:
-                    self._run_epilog(name)
-                case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
-                    self._around.rules = PrivilegeRules(allow_root=allow_root, uid_min=uid_min)
-                case {"stop": True}:
-                    self._stopping = True
-                case _:
-                    spool.log(f"launcher: unknown request {request!r}")
+            self._obey(connection, request)
             if count % _REPLIES_AT_ONCE == 0:
                 self._flush(connection)
+
+    def _obey(self, connection: Connection, request: dict[str, object]) -> None:
+        match request:
+            case {"launch": str(name)}:
+                confined = request.get("confined") is True
+                connection.put(self._launch(name, confined=confined))
+            case {"clean": str(name)}:
+                self._clean(name)
+            case {"epilog": str(name)}:
+                self._run_epilog(name)
+            case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
+                self._around.rules = PrivilegeRules(allow_root=allow_root, uid_min=uid_min)
+                connection.keeps = request.get("keeps") is True
+            case {"kept": list(names)}:
+                for name in names:
+                    connection.unkept.pop(str(name), None)
+            case {"stop": True}:
+                self._stopping = True
+            case _:
+                spool.log(f"launcher: unknown request {request!r}")
 
     def _tell_all(self, message: dict[str, object]) -> None:
         for connection in self._connections.values():
@@ -163,6 +181,7 @@ class Launcher:
         self._epoll.unregister(connection.fileno())
         del self._connections[connection.fileno()]
         connection.close()
+        self._keep_all(connection)
 
     # --- the supervisors' side ---
 
@@ -234,8 +253,31 @@ class Launcher:
         if is_foreign and not spool.has_ended(f"{self._state}/attempts/{name}"):
             self._lost.add_stray(name)
         else:
-            for connection in self._connections.values():
-                connection.put_ended(name, worker.pid, record, info)
+            self._tell_ended(name, worker.pid, record, info)
+
+    def _tell_ended(self, name: str, pid: int, record: bytes = b"", info: bytes = b"") -> None:
+        """Tell that an attempt has ended; its exit record is flushed here if nobody else does."""
+        if not any(connection.keeps for connection in self._connections.values()):
+            self._keep(name)
+        for connection in self._connections.values():
+            connection.put_ended(name, pid, record, info)
+
+    def _keep(self, name: str) -> None:
+        spool.keep_exit(f"{self._state}/attempts/{name}")
+
+    def _keep_all(self, connection: Connection) -> None:
+        """Flush what a gnode that is gone has not made durable."""
+        for name in connection.unkept:
+            self._keep(name)
+
+    def _keep_late(self, connection: Connection) -> None:
+        """Flush what gnode has known for a while and not made durable: it may hang."""
+        while connection.unkept:
+            name, since_s = next(iter(connection.unkept.items()))
+            if since_s + _KEEP_S > time.monotonic():
+                return
+            del connection.unkept[name]
+            self._keep(name)
 
     def _heed_signals(self) -> None:
         records = os.read(self._signals, 16 * kernel.SIGNALFD_RECORD_BYTES)
@@ -271,7 +313,7 @@ class Launcher:
         name = worker.name
         directory = f"{self._state}/attempts/{name}"
         if spool.has_ended(directory):
-            self._tell_all({"ended": name, "pid": worker.pid})
+            self._tell_ended(name, worker.pid)
             return
         if not worker.is_new() and not spool.was_begun(directory):
             # It was killed while idle and had not noticed yet: the attempt has lost nothing.

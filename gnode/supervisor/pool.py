@@ -4,6 +4,9 @@ A fresh fork copies hundreds of pages before it has done anything; a supervisor 
 ended an attempt has all of them. So it requests another one instead of exiting, and only its
 death is an event. While it has an attempt, it depends on nobody: if the launcher is gone, it
 finishes and exits.
+
+It does not flush the exit record itself: the launcher and gnode do, for many attempts at once. Only
+if the launcher is gone, or goes before it has told of the next attempt, nobody else may.
 """
 
 import os
@@ -12,7 +15,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from gnode.supervisor import kernel, proc, supervise
+from gnode.supervisor import kernel, proc, spool, supervise
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint
@@ -176,10 +179,12 @@ def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
 
 def _serve(around: Surroundings) -> None:
     own = supervise.SupervisorIdentity()
+    last = ""
     while True:
         kernel.set_name(b"gsv idle")
         request = os.read(_CHANNEL_FD, 8192)
         if not request:
+            spool.keep_exit(last)  # the launcher may not have passed it on
             return
         name, directory, rules = request.split(b"\0")
         allow_root, uid_min, confined = map(int, rules.split())
@@ -193,10 +198,12 @@ def _serve(around: Surroundings) -> None:
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
             pass
         ended = supervise.run(os.fsdecode(directory), around, own)
+        last = "" if ended is None else os.fsdecode(directory)
         answer = _FOREIGN if ended is None else _DONE + b"\n".join(ended)
         if len(answer) > _ANSWER_BYTES_MAX:
             answer = _DONE
         try:
             os.write(_CHANNEL_FD, answer)
         except OSError:  # the launcher is gone
+            spool.keep_exit(last)
             return

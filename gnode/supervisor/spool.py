@@ -194,11 +194,20 @@ def read_started(directory: str) -> SupervisorInfo | None:
     return None if content is None else decode(SupervisorInfo, content)
 
 
-def write_exit(journal: Journal, record: dict[str, object]) -> bytes:
-    """Write the attempt's exit record so that it outlives a power loss; return it as written.
+def write_exit(journal: Journal, record: dict[str, object], *, flush: bool = True) -> bytes:
+    """Write the attempt's exit record and return it as written.
 
     It goes into the space that was reserved for it; where that is too small and the disk is full,
     only the message is cut.
+
+    Args:
+        journal: of the attempt.
+        record: how it ended.
+        flush: the record outlives a power loss when this returns; otherwise whoever learns of it
+            sees to that before it is passed on to the head.
+
+    Raises:
+        OSError: it cannot be written: to be written again.
     """
     failpoint("supervisor.exit.before_record")
     try:
@@ -209,7 +218,35 @@ def write_exit(journal: Journal, record: dict[str, object]) -> bytes:
             raise
         written = journal.write_ended(record | {"message": message[:_SHORT_MESSAGE_CHARACTERS]})
     failpoint("supervisor.exit.after_record")
+    if flush:
+        journal.flush()
     return written
+
+
+def flush_exit(directory: str) -> None:
+    """Have the exit record of an attempt outlive a power loss, if its journal is still there.
+
+    Raises:
+        OSError: it cannot be flushed.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        opened = Journal(directory, os.open(f"{directory}/{journal.NAME}", flags))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # nobody needs it any more
+    try:
+        opened.flush()
+    finally:
+        opened.close()
+
+
+def keep_exit(directory: str) -> None:
+    """Flush the exit record of an attempt where nobody else may; what cannot be is in the log."""
+    try:
+        if directory:
+            flush_exit(directory)
+    except OSError as error:
+        log(f"{directory}: the exit record cannot be flushed: {error}")
 
 
 class JournalCommands:

@@ -72,8 +72,9 @@ def run(
     """Run the attempt in ``directory`` to its end.
 
     Returns:
-        Its exit record (empty: it was taken out of the spool) and the record of its start (empty:
-        it was not started) as they are in its journal; None: it is another supervisor's.
+        Its exit record, not flushed (empty: it was taken out of the spool), and the record of its
+        start (empty: it was not started) as they are in its journal; None: it is another
+        supervisor's.
     """
     claim = spool.claim(directory)
     if claim is None:
@@ -269,7 +270,7 @@ class _Supervisor:
         warned = False
         while True:
             try:
-                return spool.write_exit(self._journal, result)
+                return spool.write_exit(self._journal, result, flush=False)
             except OSError as error:
                 if self._is_abandoned():
                     return b""  # nobody will ever look for it

@@ -38,7 +38,12 @@ ENDED_MAX: Final = 1_000  # attempts that a modelled node remembers after their 
 
 @dataclass(slots=True)
 class Spool:
-    """What is on the machine's disk."""
+    """What is on the machine's disk.
+
+    Attributes:
+        unflushed: attempts whose records do not outlive a power loss yet; gnode flushes them
+            before it tells of them, and the launcher where no gnode does.
+    """
 
     tasks: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
     infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
@@ -47,6 +52,7 @@ class Spool:
     mark: HeadMark = field(default_factory=HeadMark)
     ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
     launched: dict[AttemptKey, AcceptedTask] = field(default_factory=dict)
+    unflushed: set[AttemptKey] = field(default_factory=set)
 
     def bury(self, known: n.KnownAttempt) -> None:
         """Keep what is known of an ended attempt; the oldest ones are dropped."""
@@ -55,7 +61,8 @@ class Spool:
             del self.ended[next(iter(self.ended))]
 
     def found(self, key: AttemptKey) -> SpoolEntry:
-        """Return what lies there of one attempt."""
+        """Return what lies there of one attempt; a record that is read is flushed."""
+        self.unflushed.discard(key)
         return SpoolEntry(
             key=key,
             task=self.tasks.get(key),
@@ -76,6 +83,7 @@ class Spool:
         self.records.pop(key, None)
         self.renewals.pop(key, None)
         self.launched.pop(key, None)
+        self.unflushed.discard(key)
 
 
 SIGTERM: Final = 15
@@ -387,6 +395,7 @@ class SimMachine:
         if self.on_record is not None:
             self.on_record(self, self.spool.records[key])
         if self.on_ended is not None:
+            self.spool.unflushed.add(key)
             self.on_ended(key)
 
     def _vanish(self, key: AttemptKey) -> float:

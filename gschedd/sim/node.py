@@ -71,6 +71,10 @@ class NodeProcess:
         agent: None while none runs.
         link: the connection to the head, None while there is none.
         heartbeat_s: how often its load is sent; `FOREVER` for never.
+
+    Args:
+        fork_s, flush_s: return how long the fork of a supervisor and the flush of an exit record
+            take; None: no time.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class NodeProcess:
         agenda: Agenda,
         heartbeat_s: float = FOREVER,
         fork_s: Callable[[], float] | None = None,
+        flush_s: Callable[[], float] | None = None,
     ) -> None:
         self.machine = machine
         self.heartbeat_s = heartbeat_s
@@ -88,6 +93,7 @@ class NodeProcess:
         self._agenda = agenda
         self.link: Uplink | None = None
         self._fork_s = fork_s
+        self._flush_s = flush_s
         self._launcher = 1
         self._inputs: deque[Input] = deque()
         self._draining = False
@@ -163,6 +169,10 @@ class NodeProcess:
 
     def kill(self) -> None:
         """Kill the daemon; launcher, supervisors and jobs live on."""
+        self._die()
+        self.machine.spool.unflushed.clear()  # by the launcher, which loses its connection
+
+    def _die(self) -> None:
         self.agent = None
         self.machine.on_seen = self.machine.on_ended = self.machine.on_progress = None
         self._inputs.clear()
@@ -179,7 +189,7 @@ class NodeProcess:
 
     def lose_power(self) -> None:
         """The machine dies, with the daemon and the launcher."""
-        self.kill()
+        self._die()
         self._launcher += 1
         self.machine.lose_power()
 
@@ -341,7 +351,22 @@ class NodeProcess:
         self.post(TrainingMessage(message=n.Prepared(job=key.job, attempt=key.attempt)))
 
     def _on_ended(self, key: AttemptKey) -> None:
+        if self._flush_s is None or key not in self.machine.spool.unflushed:
+            self._take_end(key)
+        else:
+            self._agenda.after(self._flush_s(), self._flushed, key, self.incarnation)
+
+    def _flushed(self, key: AttemptKey, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.agent is None:
+            return
+        if self.machine.suspended:
+            self._agenda.after(SUSPENDED_S, self._flushed, key, incarnation)
+        else:
+            self._take_end(key)
+
+    def _take_end(self, key: AttemptKey) -> None:
         spool = self.machine.spool
+        spool.unflushed.discard(key)
         info = spool.infos.get(key) if key in self._awaited else None
         self._awaited.discard(key)
         if self.heartbeat_s < FOREVER:
@@ -364,7 +389,7 @@ class NodeProcess:
         if pid is not None:
             self.post(Launched(key=key, pid=pid, start_ticks=pid))
         elif key in self.machine.spool.records:
-            self._on_ended(key)
+            self._take_end(key)
 
     # --- what the agent wants done ---
 
@@ -402,7 +427,7 @@ class NodeProcess:
 
     def _kill_leftover(self, effect: do.KillLeftover) -> None:
         if effect.key in self.machine.spool.records:
-            self._on_ended(effect.key)
+            self._take_end(effect.key)
         else:
             self._agenda.after(KILL_S, self._killed, effect.key, self.incarnation)
 

@@ -4,7 +4,8 @@ They are told by number: I1 an acknowledged job exists, I2 one id for an intent,
 attempt, I4 no relaunch without proof of death, I5 one outcome for every attempt, I6 nothing given
 twice, I7 release after silence, I8 no orphans, I9 states only go forward, I10 everybody who did
 something is named, I11 all ends once faults stop, I13 owned and free make up the whole,
-I14 everything is bounded. (I12 is about checkpoints.)
+I14 everything is bounded, I15 no power loss takes back an outcome that the head was told. (I12 is
+about checkpoints.)
 """
 
 from collections import Counter
@@ -16,9 +17,30 @@ from gsched.model.ids import element_number
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
+from gsched.protocol import node as n
 from gschedd.core.state import facts as f
 from gschedd.sim.machine import Process, SimMachine
 from tests.fault_world.bookkeeping import check_gpus, demand
+
+# --- what the head is told ---
+
+
+def check_durable(message: n.NodeMessage, machine: SimMachine) -> None:
+    """Hold a message of a node against what a power loss could take from its disk.
+
+    Raises:
+        InvariantError: it tells an outcome that is not durable there.
+    """
+    if isinstance(message, n.Exited):
+        records = [message.record]
+    elif isinstance(message, n.Register):
+        records = [each.exit for each in message.attempts if each.exit is not None]
+    else:
+        return
+    keys = {AttemptKey(record.job, record.attempt) for record in records}
+    early = sorted(keys & machine.spool.unflushed)
+    demand(not early, "I15", f"the head is told of {early}, which are not durable")
+
 
 # --- what became durable ---
 

@@ -16,6 +16,7 @@ from gsched.protocol import node as n
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess
+from tests.fault_world.checks import check_durable
 
 REDIAL_S: Final = (0.2, 5.0)  # from a broken connection to the next try, seconds
 HEAD_PATIENCE_S: Final = (10.0, 20.0)  # silence after which the head gives a connection up
@@ -69,6 +70,7 @@ class Connection:
     def to_head(self, message: n.NodeMessage) -> None:
         """Send a message from the node."""
         if self.open_at_node:
+            check_durable(message, self._wire.node.machine)
             self._send(Way.UP, message)
 
     def to_node(self, message: n.HeadMessage) -> None:

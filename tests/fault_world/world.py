@@ -42,6 +42,7 @@ TIDY_S: Final = 30.0  # between two rounds of the operator in the healed phase
 LINGER_S: Final = 120.0  # after the last end, until the nodes have forgotten all
 COMMIT_S: Final = (0.001, 0.05)
 FORK_S: Final = (0.001, 0.05)
+FLUSH_S: Final = (0.001, 0.05)
 MAX_PLANNED: Final = 20_000  # events on the agenda: far more than such a world needs (I14)
 
 HeadFactory = Callable[[State, Settings, Policy], Head]
@@ -92,7 +93,7 @@ class FaultWorld:
         self.oddities: Counter[str] = Counter()
         self._make_head = make_head
         self._policy = policy
-        self._head_trap = self._node_trap = False
+        self._head_trap = self._node_trap = self._end_trap = False
         self._settings = self._make_settings()
         self.weather = Weather(ghosts=0.5, repeats=0.05)
         self.daemon = daemon(
@@ -160,6 +161,7 @@ class FaultWorld:
             agenda=self.agenda,
             heartbeat_s=60.0,
             fork_s=partial(self._fork_delay_s, number - 1),
+            flush_s=partial(self._flush_delay_s, number - 1),
         )
 
     # --- what it is told ---
@@ -284,6 +286,7 @@ class FaultWorld:
             (self._kill_head_in_commit, 90),
             (self._kill_gnode, 60),
             (self._kill_at_launch, 60),
+            (self._kill_at_end, 60),
             (self._kill_launcher, 150),
             (self._lose_power, 200),
             (self._cut_both, 100),
@@ -324,6 +327,17 @@ class FaultWorld:
             self.agenda.after(delay_s * self.chance.uniform(0, 2), action, self.nodes[index])
         return delay_s
 
+    def _kill_at_end(self) -> None:
+        self._end_trap = True
+
+    def _flush_delay_s(self, index: int) -> float:
+        delay_s = self.chance.uniform(*FLUSH_S)
+        if self._end_trap:
+            self._end_trap = False
+            action = self.chance.choice((self._kill_gnode, self._kill_launcher, self._lose_power))
+            self.agenda.after(delay_s * self.chance.uniform(0, 1.2), action, self.nodes[index])
+        return delay_s
+
     def _kill_gnode(self, node: NodeProcess | None = None) -> None:
         node = node or self._a_node()
         if node.agent is None:
@@ -345,6 +359,10 @@ class FaultWorld:
         spool = node.machine.spool
         node.lose_power()
         self.wires[node.name].node_died(with_machine=True)
+        for key in sorted(spool.unflushed):
+            if self.chance.random() < 0.5:
+                del spool.records[key]
+        spool.unflushed.clear()
         for key in [key for key in spool.tasks if key not in spool.records]:
             if self.chance.random() < 0.5:  # not flushed, unlike an exit record
                 spool.remove(key)
@@ -382,7 +400,7 @@ class FaultWorld:
 
     def _heal(self) -> None:
         """End all faults: from now on everything works, and operators look after the rest."""
-        self._head_trap = self._node_trap = False
+        self._head_trap = self._node_trap = self._end_trap = False
         self.users.healed = True
         self.weather.ghosts = self.weather.repeats = 0.0
         self.weather.delay_s = (0.0005, 0.02)

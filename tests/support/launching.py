@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnode.supervisor import journal
@@ -49,8 +49,10 @@ class Launcher:
         environment: dict[str, str] | None = None,
         *,
         allow_root: bool = True,
+        under: Sequence[str] = (),
     ) -> None:
         self.allow_root = allow_root
+        self.under = under  # a command that starts the launcher in its own place
         self.state = state
         self.out = state / "out"
         self.environment = environment or {}
@@ -68,7 +70,7 @@ class Launcher:
         command = [sys.executable, "-I", "-m", "gnode.supervisor.launcher"]
         with (self.state / "launcher.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--socket", str(address), "--state", str(self.state)],
+                [*self.under, *command, "--socket", str(address), "--state", str(self.state)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -77,9 +79,14 @@ class Launcher:
         assert self.process.stdout is not None
         with self.process.stdout as stdout:
             assert stdout.readline() == b"ready\n", self.log()
-        self.channel = socket.socket(socket.AF_UNIX)
-        self.channel.connect(str(address))
+        self.connect()
         self.say_rules()
+
+    def connect(self) -> None:
+        """Connect to the launcher, as a gnode that has just started."""
+        self._received = b""
+        self.channel = socket.socket(socket.AF_UNIX)
+        self.channel.connect(str(self.state / "launcher.sock"))
 
     def say_rules(self) -> None:
         """Say whose jobs may run here."""

@@ -34,8 +34,7 @@ SECOND_ATTEMPTS: dict[str, tuple[list[int], ...]] = {
     "supervisor.exit.before_groups": ([], [2]),
     "supervisor.exit.before_record": ([], [2]),
     "supervisor.exit.half_record": ([], [2]),
-    "supervisor.exit.before_flush": ([],),  # it is complete, though not yet durable
-    "supervisor.exit.after_record": ([],),
+    "supervisor.exit.after_record": ([],),  # it is complete, though not yet durable
 }
 
 

@@ -300,6 +300,7 @@ def removal_on(disk: Path, removed: list[int]) -> RecordRemoval:
         EndedLog(str(disk)),
         remove=remove,
         clear=pytest.fail,
+        gone=lambda _: None,
         start=lambda work: work.close(),
     )
 
