@@ -215,3 +215,14 @@ ALL_ERRORS: tuple[type[GschedError], ...] = (
 )
 
 EXIT_CODES: dict[str, int] = {error.code: error.exit_code for error in ALL_ERRORS}
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Forget where an error, and those before it, were raised.
+
+    Frames have what they work on, and that may have the error: such a cycle, with the buffers of a
+    connection, stays until a full collection of garbage.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -15,6 +15,7 @@ from gsched.errors import (
     InvalidRequestError,
     StorageFullError,
     TryAgainError,
+    forget_frames,
 )
 from gsched.logs import Complaints
 from gsched.protocol.api import ErrorBody, ErrorReply
@@ -95,6 +96,7 @@ async def errors(
         response = answer(ErrorReply(error=error_body(wrong)), status=error.status)
         if "Allow" in error.headers:
             response.headers["Allow"] = _methods(request) or error.headers["Allow"]
+        forget_frames(error)  # aiohttp keeps it with the request, which its frames have
         return response
     except (ConnectionError, TimeoutError):
         raise

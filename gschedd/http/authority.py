@@ -52,6 +52,7 @@ class HeadAuthority:
         self._renew_s = 0.0
         self._version: tuple[int, ...] = ()
         self._context: ssl.SSLContext | None = None
+        self._known: tuple[object, Authority] | None = None  # what was read last, and of which file
         if not self.files.is_of_site:
             self._prepare()
         self._load()
@@ -211,10 +212,14 @@ class HeadAuthority:
         from gsched.pki import issuing
 
         path = self._path(name)
-        places.check_file(path, is_secret=True)
         try:
-            with open(path, "rb") as file:
-                return issuing.read_authority(file.read())
+            status = os.stat(path)
+            version = (path, status.st_ino, status.st_ctime_ns, status.st_size)
+            if self._known is None or self._known[0] != version:
+                places.check_file(path, is_secret=True)
+                with open(path, "rb") as file:
+                    self._known = version, issuing.read_authority(file.read())
+            return self._known[1]
         except (OSError, CertificateError) as error:
             raise ConfigError(
                 f"the authority of this cluster {path} cannot be used: {error}",

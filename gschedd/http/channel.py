@@ -374,7 +374,7 @@ class NodeChannel:
                 case CertificateState():
                     link.certificate = message
                 case CertificateWanted():
-                    self._joining.renew(link, message)
+                    await self._joining.renew(link, message)
                 case n.Pong():
                     link.on_pong(message)
                 case SessionFailed():

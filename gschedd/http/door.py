@@ -16,7 +16,8 @@ import select
 import socket
 import ssl
 import sys
-from collections import Counter
+from asyncio.sslproto import SSLProtocol
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -25,9 +26,11 @@ from aiohttp import web
 from msgspec import Struct
 
 from gsched.clock import Clock
+from gsched.errors import forget_frames
 from gsched.logs import Complaints
 from gsched.pki.contexts import explain
 from gsched.protocol.tokens import Scope
+from gschedd.http.pace import Slots
 
 log = logging.getLogger("gschedd.http")
 
@@ -38,6 +41,8 @@ FULL_PAUSE_S: Final = 0.05
 LINGERING_S: Final = 2.0  # for the rest of a request that was refused
 MAX_LINE: Final = 8190  # a request line; the client keeps to it
 CLOSING_S: Final = 2.0  # for the peer's part in the end of a TLS connection
+#: What asyncio reads into, for each TLS connection; its own 256 KiB are 250 MiB for 1,000 hosts.
+TLS_BUFFER_BYTES: Final = 64 * 1024
 _ENDED_BY_PEER: Final = (
     "the host ended it, perhaps as it does not trust the authority of this head: its gnode's log "
     "says why"
@@ -61,6 +66,8 @@ class Rules(Struct, frozen=True, kw_only=True):
         unproven_bytes: of all connections that have not proven who they are, together.
         evict: a connection beyond the limits takes the place of the oldest that has not proven who
             it is, instead of being refused; beyond ``in_all`` it waits a moment before.
+        handshakes: of TLS at the same time, each about 1 ms of CPU time: the next one waits.
+        handshake_s: after which a handshake no longer counts for that.
     """
 
     of_source: int
@@ -71,6 +78,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     least_read_bytes: int = 64 * 1024
     unproven_bytes: int = 128 * 1024 * 1024
     evict: bool = False
+    handshakes: int = 8
+    handshake_s: float = 0.05
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -97,7 +106,7 @@ class Visitor(web.RequestHandler):
 
     __slots__ = (
         *("_closed_early", "_door", "_drained", "_request", "_timer"),
-        *("arriving", "connection", "proven", "received", "source"),
+        *("arriving", "connection", "is_handed_over", "proven", "received", "source"),
     )
 
     def __init__(
@@ -119,6 +128,7 @@ class Visitor(web.RequestHandler):
         self.proven = False
         self.connection = connection
         self.arriving: asyncio.Task[None] | None = None  # until there is a transport
+        self.is_handed_over = False  # to asyncio, which closes it
         self._closed_early = False  # cut off before there was a transport
         self._drained = 0
         self._request: web.BaseRequest | None = None
@@ -138,7 +148,13 @@ class Visitor(web.RequestHandler):
         self._stop()
         self._request = None
         self._door.left(self)
+        handling = self._task_handler
         super().connection_lost(exc)
+        # Requests that have come and are not handled have this object in their bodies.
+        if handling is not None:
+            handling.add_done_callback(partial(_forget_requests, self._messages))
+        else:
+            self._messages.clear()
         # aiohttp keeps it: a WebSocket and its connection would hold each other until a full
         # collection of garbage, which a head hardly ever makes.
         self._data_received_cb = None
@@ -163,6 +179,8 @@ class Visitor(web.RequestHandler):
 
     def begin(self, request: web.BaseRequest) -> None:
         """Note that a request's header is complete and it is being answered."""
+        if self.transport is None:  # it was lost after this request had come
+            return
         self._request = request
         self._drained = 0
         self._watch()
@@ -215,6 +233,8 @@ class Visitor(web.RequestHandler):
 
     def _watch(self) -> None:
         self._stop()
+        if self.transport is None:  # a timer would keep what belongs to it
+            return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._door.rules.stall_s, self._look)
 
@@ -282,6 +302,7 @@ class Door:
         self._visitors: dict[Visitor, None] = {}  # a set in the order of arrival
         self._unproven_bytes = 0
         self._arriving: set[asyncio.Task[object]] = set()
+        self._handshakes = Slots(rules.handshakes, hold_s=rules.handshake_s)
         self._resume: asyncio.TimerHandle | None = None
 
     @property
@@ -368,15 +389,26 @@ class Door:
 
     async def _take_in(self, visitor: Visitor, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        tls: dict[str, Any] = {}
         try:
             async with asyncio.timeout(self.rules.header_s):
-                if self._tls is not None and await _begins_tls(connection):
-                    tls = {"ssl": self._tls(), "ssl_shutdown_timeout": CLOSING_S}
-                await loop.connect_accepted_socket(lambda: visitor, connection, **tls)
+                begins_tls = self._tls is not None and await _begins_tls(connection)
+            if self._tls is None or not begins_tls:
+                visitor.is_handed_over = True
+                await loop.connect_accepted_socket(lambda: visitor, connection)
+                return
+            async with self._handshakes.slot():
+                context = self._tls()
+                visitor.is_handed_over = True
+                await loop.connect_accepted_socket(
+                    lambda: visitor,
+                    connection,
+                    ssl=context,
+                    ssl_handshake_timeout=self.rules.header_s,
+                    ssl_shutdown_timeout=CLOSING_S,
+                )
         except OSError as error:  # TimeoutError and ssl.SSLError are some
             why = explain(error, is_head=True) or error.strerror or _ENDED_BY_PEER
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError | ConnectionAbortedError):  # asyncio's own
                 why = "too slow"
             self.complaints.say(visitor.source.name, f"no TLS connection: {why}")
             forget_frames(error)
@@ -389,11 +421,15 @@ class Door:
         visitor.arriving = None  # it has the frames of its cancellation, which have the visitor
         if task.cancelled():  # it was cut off, perhaps before the task began
             self._drop(visitor, connection)
+        elif (error := task.exception()) is not None:  # a fault: its place must not stay taken
+            self.complaints.say(visitor.source.name, f"not served: {type(error).__name__}: {error}")
+            self._drop(visitor, connection)
 
     def _drop(self, visitor: Visitor, connection: socket.socket) -> None:
         self.left(visitor)
         visitor.forget()
-        connection.close()
+        if not visitor.is_handed_over:  # a transport would have a descriptor that others get
+            connection.close()
 
     def _refusal(self, source: Source) -> tuple[int, str] | None:
         """Return why a connection is refused; make room for it where rules say so."""
@@ -477,6 +513,11 @@ class Door:
             del self._open[name]
 
 
+def _forget_requests(requests: deque[Any], task: "asyncio.Task[None]") -> None:
+    del task
+    requests.clear()
+
+
 class Doors:
     """Listening sockets, each with the application that answers there.
 
@@ -505,6 +546,7 @@ class Doors:
         )
         await runner.setup()
         self._runners.append(runner)
+        SSLProtocol.max_size = TLS_BUFFER_BYTES
         assert runner.server is not None, "it was set up"
         door = Door(
             listener=listener,
@@ -558,17 +600,6 @@ def _is_quiet(connection: socket.socket) -> bool:
     except OSError:  # it has ended, or is a Unix socket
         return True
     return int.from_bytes(info[_QUIET_AT:], sys.byteorder) >= QUIET_MS
-
-
-def forget_frames(error: BaseException | None) -> None:
-    """Forget where an error, and those before it, were raised.
-
-    Frames have what they work on, and that may have the error: such a cycle, with the buffers of a
-    connection, stays until a full collection of garbage.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _refusal_bytes(status: int, text: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
+from gsched.errors import forget_frames
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.pki.names import CertificateError, Role, identity_of
 from gsched.protocol import node as n
@@ -294,10 +295,7 @@ class HostSocket(web.WebSocketResponse):
         """End the timer of a connection that was lost, and forget where its errors were raised."""
         if request.transport is None:
             await self.close(drain=False)
-        error = self.exception()
-        while error is not None:
-            error.__traceback__ = None  # it has frames that have this object
-            error = error.__context__
+        forget_frames(self.exception())
 
 
 async def close_badly(socket: web.WebSocketResponse, why: str) -> None:

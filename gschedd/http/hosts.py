@@ -211,7 +211,7 @@ class Hosts:
                     reason = f"a {frame.type.name} frame"
                     break
                 messages, _, unreadable = read_from_node(frame.data)
-                reason = unreadable[0].reason if unreadable else self._take(link, messages)
+                reason = unreadable[0].reason if unreadable else await self._take(link, messages)
                 if reason:
                     break
         except (msgspec.DecodeError, RecursionError) as error:
@@ -225,7 +225,7 @@ class Hosts:
             await link.socket.close()
             log.warning("login host %s disconnected: %s", link.node, reason or "closed")
 
-    def _take(self, link: Link, messages: list[n.NodeMessage]) -> str:
+    async def _take(self, link: Link, messages: list[n.NodeMessage]) -> str:
         """Take in what a login host sends; return what is wrong with it."""
         for message in messages:
             match message:
@@ -240,7 +240,7 @@ class Hosts:
                 case CertificateState():
                     link.certificate = message
                 case CertificateWanted():
-                    self.joining.renew(link, message)
+                    await self.joining.renew(link, message)
                 case n.Pong():
                     link.on_pong(message)
                 case _:

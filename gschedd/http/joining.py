@@ -49,6 +49,7 @@ from gschedd.http.handshake import Peers
 from gschedd.http.links import Link, Links
 from gschedd.http.members import Members
 from gschedd.http.node_settings import NodeSettings
+from gschedd.http.pace import Entrance
 from gschedd.http.ruling import RulingNote
 
 log = logging.getLogger("gschedd.tls")
@@ -100,6 +101,7 @@ class Joining:
         self._node_port = node_port
         self.ruling = RulingNote(authority, members, web_address)
         self._changing = asyncio.Lock()
+        self._issuing = Entrance()  # a certificate takes a millisecond
         self.node_settings = node_settings
         self._clock = clock
         self._complaints = Complaints(log, clock)
@@ -240,6 +242,7 @@ class Joining:
             token = self.members.check(wanted.token, wanted.name, request=wanted.request)
             _prove(request)
             assert token.role != "head", "check has refused it"
+            await self._issuing.enter(0)
             self._check_name(token, wanted)
             certificate = self._issue(token.role, wanted.name, wanted.request)
             await self.members.use(token, wanted.name, wanted.request)
@@ -357,8 +360,9 @@ class Joining:
         if link.peer.name and not self._authority.files.is_of_site:
             link.send(TrustChanged(trusted=self._authority.trusted))
 
-    def renew(self, link: Link, message: CertificateWanted) -> None:
+    async def renew(self, link: Link, message: CertificateWanted) -> None:
         """Issue a certificate for a node that is connected by one."""
+        await self._issuing.enter(0)
         peer = link.peer
         if not peer.name:
             issued = CertificateIssued(error="a node on a Unix socket has no certificate")

@@ -85,6 +85,37 @@ class Turns:
                 del self._waiting[uid], self._users[uid]
 
 
+class Slots:
+    """Lets a few do something at the same time.
+
+    A slot is free again at its end, or after ``hold_s``: those that take long, perhaps on purpose,
+    do not keep others out.
+    """
+
+    def __init__(self, at_once: int, *, hold_s: float) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._hold_s = hold_s
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a slot; it ends with the block."""
+        await self._free.acquire()
+        is_held = True
+
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._free.release()
+
+        late = asyncio.get_running_loop().call_later(self._hold_s, release)
+        try:
+            yield
+        finally:
+            late.cancel()
+            release()
+
+
 class Entrance:
     """Lets requests begin: of each user one in each turn of the loop, whoever else comes.
 

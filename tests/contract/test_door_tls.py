@@ -1,6 +1,6 @@
 """TLS connections at the door: nothing of one that has ended stays in memory.
 
-Each holds buffers of 256 KiB. A head hardly ever looks for cycles of garbage, so that a thousand
+Each holds buffers of 64 KiB. A head hardly ever looks for cycles of garbage, so that a thousand
 hosts that joined at once left a gigabyte.
 """
 
@@ -25,11 +25,13 @@ from gsched.pki import issuing
 from gsched.pki.contexts import client_context, server_context
 from gsched.pki.files import CertificateFiles, files_of
 from gsched.pki.names import Identity, Role
-from gschedd.http.door import Door, Rules, Visitor, watched
+from gschedd.http.answers import errors
+from gschedd.http.door import LINGERING_S, Door, Rules, Visitor, watched
 from gschedd.http.listening import address_source
 
 MANY = 12
 LONG_S = 20.0
+PATIENCE_S = 3 * LINGERING_S  # the end of a request that was refused is awaited
 Client = Callable[[int], None]
 
 
@@ -43,13 +45,15 @@ def files(directory: Path, authority: issuing.Authority, role: Role) -> Certific
 
 
 @asynccontextmanager
-async def opened(context: ssl.SSLContext, rules: Rules) -> AsyncIterator[tuple[Door, int]]:
+async def opened(
+    context: Callable[[], ssl.SSLContext], rules: Rules
+) -> AsyncIterator[tuple[Door, int]]:
     """Yield a door on a port."""
 
     async def hello(_: web.Request) -> web.StreamResponse:
         return web.Response(text="hello")
 
-    app = web.Application(middlewares=[watched])
+    app = web.Application(middlewares=[watched, errors])
     app.router.add_get("/", hello)
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
@@ -61,7 +65,7 @@ async def opened(context: ssl.SSLContext, rules: Rules) -> AsyncIterator[tuple[D
         source_of=address_source,
         rules=rules,
         clock=SystemClock(),
-        tls=lambda: context,
+        tls=context,
     )
     door.open()
     try:
@@ -112,9 +116,17 @@ def malformed(context: ssl.SSLContext, port: int) -> None:
 
 def aborted(context: ssl.SSLContext, port: int) -> None:
     """Send no request after the handshake, and end the connection without an alert."""
-    with dial(port) as connection:
-        secured = context.wrap_socket(connection, do_handshake_on_connect=True)
+    with dial(port) as connection, context.wrap_socket(connection) as secured:
         secured.sendall(b"\x00\xff\r\n\r\n")
+        socket.socket(fileno=secured.detach()).close()
+
+
+def pipelined(context: ssl.SSLContext, port: int) -> None:
+    """Send many requests at once, some of them without their end, and end the connection."""
+    request = b"POST / HTTP/1.1\r\nHost: head\r\nContent-Length: 6\r\n\r\n"
+    with dial(port) as connection, context.wrap_socket(connection) as secured:
+        secured.sendall((request + b"x" * 6) * 40 + request)
+        secured.recv(100)
         socket.socket(fileno=secured.detach()).close()
 
 
@@ -167,6 +179,7 @@ CASES: dict[str, tuple[Callable[..., None], str, Rules]] = {
     "unknown authority": (malformed, "stranger", LATE),
     "malformed": (malformed, "bare", LATE),
     "malformed, aborted": (aborted, "bare", LATE),
+    "pipelined, aborted": (pipelined, "bare", LATE),
     "evicted": (waiting, "bare", NARROW),
     "no request": (waiting, "node", LATE),
     "served": (served, "node", LATE),
@@ -192,12 +205,14 @@ def test_nothing_of_a_tls_connection_is_kept_without_a_collection_of_garbage(
             client(port)
 
     async def story() -> int:
-        async with opened(contexts["head"], rules) as (door, port):
+        async with opened(lambda: contexts["head"], rules) as (door, port):
             async with asyncio.timeout(LONG_S):
                 await asyncio.gather(*(asyncio.to_thread(one, port) for _ in range(MANY)))
                 while door.connections:  # noqa: ASYNC110 - nothing tells when they have gone
                     await asyncio.sleep(0.01)
-                await asyncio.sleep(0.3)
+                until_s = time.monotonic() + PATIENCE_S
+                while alive() and time.monotonic() < until_s:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.1)
             return alive()
 
     gc.collect()
@@ -206,6 +221,55 @@ def test_nothing_of_a_tls_connection_is_kept_without_a_collection_of_garbage(
         assert asyncio.run(story()) == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("hold_s", [LONG_S, 0.05])
+def test_a_few_handshakes_at_a_time_and_slow_ones_keep_no_others_out(
+    hold_s: float, contexts: dict[str, ssl.SSLContext]
+) -> None:
+    """E19: A turn of the loop has some handshakes at most; who does not go on has no slot."""
+    begun = 0
+
+    def begin() -> ssl.SSLContext:
+        nonlocal begun
+        begun += 1
+        return contexts["head"]
+
+    async def story() -> None:
+        rules = Rules(of_source=100, in_all=100, evict=True, handshakes=2, handshake_s=hold_s)
+        async with opened(begin, rules) as (_, port), asyncio.timeout(LONG_S):
+            idle = [dial(port) for _ in range(6)]
+            for each in idle:
+                each.sendall(b"\x16\x03\x01\x02\x00")
+            if hold_s == LONG_S:
+                await asyncio.sleep(0.5)
+                assert begun == 2
+                idle[0].close()
+                idle[1].close()
+                while begun < 4:  # noqa: ASYNC110 - nothing tells when they begin
+                    await asyncio.sleep(0.01)
+            else:
+                await asyncio.to_thread(served, contexts["node"], port)
+                assert begun == 7
+            for each in idle:
+                each.close()
+
+    asyncio.run(story())
+
+
+def test_a_fault_before_the_handshake_leaves_no_place_taken() -> None:
+    def fail() -> ssl.SSLContext:
+        raise RuntimeError("a fault")
+
+    async def story() -> None:
+        async with opened(fail, LATE) as (door, port), asyncio.timeout(LONG_S):
+            with dial(port) as connection:
+                connection.sendall(b"\x16\x03\x01\x02\x00")
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.to_thread(connection.recv, 100) == b""
+            assert door.connections == 0
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("silent_ones", [0, 8])
@@ -223,7 +287,7 @@ def test_many_that_connect_at_once_are_served_in_turn(
 
     async def story() -> None:
         rules = Rules(of_source=100, in_all=4, evict=True)
-        async with opened(contexts["head"], rules) as (_, port):
+        async with opened(lambda: contexts["head"], rules) as (_, port):
             idle = [dial(port) for _ in range(silent_ones)]
             async with asyncio.timeout(LONG_S):
                 await asyncio.gather(*(asyncio.to_thread(one, port) for _ in range(40)))
