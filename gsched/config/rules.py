@@ -29,7 +29,7 @@ from gsched.config.web import WebConfig
 from gsched.errors import BadResourceError, ConfigError, InvalidRequestError, UsageError
 from gsched.model.container import MOUNT_RULE, mount_problem
 from gsched.model.limits import MIN_LEASE_S
-from gsched.model.machine import NODE_NAME_RULE, is_node_name
+from gsched.model.machine import NODE_NAME_RULE, is_node_name, is_on_loopback
 from gsched.model.units import parse_bandwidth_bytes_s, parse_duration_s, parse_size_bytes
 
 _SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
@@ -120,6 +120,13 @@ def _check_power(power: PowerConfig) -> None:
 
 def _check_web(web: WebConfig) -> None:
     _check_address(("web", "listen"), web.listen, example="127.0.0.1:15080")
+    if web.listen and not is_on_loopback(web.listen):
+        raise BadValueError(
+            ("web", "listen"),
+            f": {web.listen} is reached from other machines, and the page is not encrypted",
+            hint="write 127.0.0.1:15080, with a reverse proxy with TLS on this machine (origin); "
+            "one on another machine comes by a tunnel (ssh -L)",
+        )
     if web.base_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", web.base_path):
         raise BadValueError(
             ("web", "base_path"),

@@ -11,8 +11,9 @@ class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         enabled: whether there is such a process.
-        listen: address and port of the page, as ``127.0.0.1:15080``; port 0: a free one, the same
-            after each restart; empty: only the Unix socket beside the head's is there.
+        listen: address and port of the page on loopback, as ``127.0.0.1:15080``; port 0: a free
+            one, the same after each restart; empty: only the Unix socket beside the head's is
+            there.
         base_path: path below which a reverse proxy shows the page, as ``/gsched``; empty: none.
         origin: scheme and name of a reverse proxy before the page, as
             ``https://cluster.example.org``; empty: none.

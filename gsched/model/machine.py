@@ -1,5 +1,6 @@
 """Which machine a node runs on, as far as it can be told."""
 
+import ipaddress
 import re
 from typing import Final
 
@@ -55,3 +56,12 @@ def is_node_name(text: str) -> bool:
 def is_identity(text: str) -> bool:
     """Return whether this can be a node's identity: 32 hex digits."""
     return _IDENTITY.fullmatch(text) is not None
+
+
+def is_on_loopback(text: str) -> bool:
+    """Return whether ``HOST:PORT`` is reached from this machine only."""
+    host = text.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,15 +10,6 @@ def endpoint(name: object) -> str:
     return f"{_plain(str(name[0]))}:{name[1]}"
 
 
-def is_on_loopback(text: str) -> bool:
-    """Return whether an endpoint is of this machine's loopback interface."""
-    host = text.rpartition(":")[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _plain(host: str) -> str:
     """Return an address in one spelling: IPv4 in IPv6 is IPv4."""
     try:

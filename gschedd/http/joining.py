@@ -12,10 +12,9 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError, InvalidRequestError, NotPermittedError
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
-from gsched.model.machine import is_node_name
+from gsched.model.machine import is_node_name, is_on_loopback
 from gsched.pki.files import digest, split
 from gsched.pki.names import CertificateError, Role
-from gsched.protocol.endpoint import is_on_loopback
 from gsched.protocol.joining import (
     MEMBER_ROLES,
     AuthorityReply,

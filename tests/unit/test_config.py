@@ -492,3 +492,25 @@ def test_t60_nothing_listens_beyond_this_machine_unless_the_configuration_says_s
     assert config.https.listen == ""
     assert config.head.node_host == "127.0.0.1"
     assert config.web.listen.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("0.0.0.0:15080", "[::]:15080", "10.0.0.5:15080", "[::ffff:10.0.0.5]:15080"),
+        "head.example.org:15080",
+    ],
+)
+def test_t60_the_page_is_not_served_to_other_machines_in_clear_text(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f:2: \[web\] listen: ") as refused:
+        parse_config(f'[web]\nlisten = "{address}"\n', where="f")
+
+    assert "is reached from other machines, and the page is not encrypted" in str(refused.value)
+    assert "reverse proxy with TLS" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:15080", "127.0.0.2:0", "[::1]:15080", "localhost:15080", ""]
+)
+def test_the_page_is_served_on_any_address_of_this_machine_alone(address: str) -> None:
+    assert parse_config(f'[web]\nlisten = "{address}"\n', where="f").web.listen == address
