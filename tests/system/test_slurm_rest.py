@@ -3,6 +3,7 @@
 import base64
 import getpass
 import http.client
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -127,6 +128,85 @@ def test_each_answer_is_as_the_schema_of_slurmrestd_says(
     assert found == []
 
 
+#: Fields that the interface of Slurm-web 6 reads from each record without a check.
+READ_BY_SLURM_WEB = {
+    "slurm/v0.0.44/jobs": (
+        "account cpus gres_detail job_id job_state node_count nodes partition priority qos "
+        "sockets_per_node state_reason tasks tres_per_job tres_per_node tres_per_socket "
+        "tres_per_task user_name"
+    ),
+    "slurmdb/v0.0.44/job/1": (
+        "association.account association.cluster association.id association.partition "
+        "association.user comment.administrator comment.job comment.system "
+        "derived_exit_code.return_code derived_exit_code.signal.id derived_exit_code.signal.name "
+        "derived_exit_code.status exit_code.return_code exit_code.signal.id exit_code.status "
+        "group name nodes partition priority qos script state.current state.reason steps "
+        "submit_line time.elapsed time.eligible time.end time.limit time.planned time.start "
+        "time.submission time.suspended time.system.seconds time.total.microseconds "
+        "time.user.seconds tres.allocated tres.requested user wckey.flags wckey.wckey "
+        "working_directory"
+    ),
+    "slurmdb/v0.0.44/jobs": (
+        "account job_id nodes partition priority qos state.current time.elapsed tres.allocated user"
+    ),
+    "slurm/v0.0.44/nodes": (
+        "alloc_cpus alloc_idle_cpus alloc_memory architecture boot_time cores cpus gres gres_used "
+        "last_busy name operating_system partitions real_memory reason sockets state threads"
+    ),
+    "slurm/v0.0.44/partitions": "name node_sets",
+    "slurm/v0.0.44/reservations": (
+        "accounts end_time flags name node_count node_list start_time users"
+    ),
+    "slurmdb/v0.0.44/qos": (
+        "description flags name priority limits.factor limits.grace_time "
+        "limits.max.accruing.per.account limits.max.accruing.per.user "
+        "limits.max.active_jobs.accruing limits.max.active_jobs.count "
+        "limits.max.jobs.active_jobs.per.account limits.max.jobs.active_jobs.per.user "
+        "limits.max.jobs.count limits.max.jobs.per.account limits.max.jobs.per.user "
+        "limits.max.tres.minutes.per.account limits.max.tres.minutes.per.job "
+        "limits.max.tres.minutes.per.qos limits.max.tres.minutes.per.user "
+        "limits.max.tres.minutes.total limits.max.tres.per.account limits.max.tres.per.job "
+        "limits.max.tres.per.node limits.max.tres.per.user limits.max.tres.total "
+        "limits.max.wall_clock.per.job limits.max.wall_clock.per.qos "
+        "limits.min.priority_threshold limits.min.tres.per.job"
+    ),
+    "slurmdb/v0.0.44/accounts": "name",
+    "slurmdb/v0.0.44/associations": (
+        "account parent_account qos user max.jobs.accruing max.jobs.active "
+        "max.jobs.per.accruing max.jobs.per.count max.jobs.per.submitted max.jobs.per.wall_clock "
+        "max.jobs.total max.per.account.wall_clock max.tres.group.active max.tres.group.minutes "
+        "max.tres.minutes.per.job max.tres.minutes.total max.tres.per.job max.tres.per.node "
+        "max.tres.total"
+    ),
+}
+
+
+def test_slurm_web_finds_what_it_reads(used: Cluster) -> None:
+    """Its agent takes no other type than this one, and knows an error by its number."""
+    made = run_command(
+        "gnodes", "maintenance", "a", "--from", "+10h", "--to", "+1h", head=used.socket
+    )
+    assert made.status == 0, made.stderr
+    for path, names in READ_BY_SLURM_WEB.items():
+        response = get(used, f"/{path}")
+        assert response.headers["content-type"] == "application/json"
+        found = json.loads(response.text)
+        assert (found["errors"], found["warnings"]) == ([], [])
+        rows = next(value for name, value in found.items() if isinstance(value, list))
+        assert rows, path
+        for row, name in itertools.product(rows, names.split()):
+            value = row
+            for key in name.split("."):
+                assert key in value, f"{path}: {name}"
+                value = value[key]
+    assert {"version", "release", "cluster"} <= answer(used, "slurm/v0.0.44/ping")["meta"][
+        "slurm"
+    ].keys()
+    for path in ("slurm/v0.0.44/job/99", "slurmdb/v0.0.44/job/99"):
+        (error,) = answer(used, path, 404)["errors"]
+        assert error["error_number"] == 2017
+
+
 def test_jobs_have_slurms_states_and_limits(used: Cluster) -> None:
     jobs = {row["job_id"]: row for row in answer(used, "slurm/v0.0.44/jobs")["jobs"]}
 
@@ -215,7 +295,10 @@ def test_projects_and_qos_are_listed_as_they_are(cluster: Cluster) -> None:
     """With parents, shares and coordinators, also those that no job names."""
     cluster.queues = (
         '[[queue]]\nname = "batch"\n[[qos]]\nname = "urgent"\npriority = 50\n'
-        '[[project]]\nname = "ai"\nusers = { alice = 3 }\ncoordinators = ["alice"]\n'
+        "total = { max_running = 9, max_walltime_s = 5400 }\neach_user = { max_gpus = 4 }\n"
+        '[[project]]\nname = "ai"\nusers = { alice = 3 }\ncoordinators = ["alice"]\nshares = 7\n'
+        'total = { max_memory_bytes = "1gb" }\nuser = { alice = { max_running = 5 } }\n'
+        "each_user = { max_running = 2, max_queued = 20 }\n"
         '[[project]]\nname = "nlp"\nparent = "ai"\nusers = ["bob"]\n'
     )
     cluster.has_monitor = True
@@ -232,6 +315,20 @@ def test_projects_and_qos_are_listed_as_they_are(cluster: Cluster) -> None:
     }
     rows = answer(cluster, "slurmdb/v0.0.44/associations")["associations"]
     assert {(r["user"], r["account"], r["parent_account"], r["shares_raw"]) for r in rows} == {
+        ("", "root", "", 1),
+        ("", "ai", "root", 7),
+        ("", "nlp", "ai", 1),
         ("alice", "ai", "root", 3),
         ("bob", "nlp", "ai", 1),
     }
+    most = qos["urgent"]["limits"]["max"]
+    assert most["active_jobs"]["count"] == {"set": True, "infinite": False, "number": 9}
+    assert most["jobs"]["per"]["user"] == {"set": False, "infinite": True, "number": 0}
+    assert most["wall_clock"]["per"]["job"]["number"] == 90
+    assert [(row["type"], row["count"]) for row in most["tres"]["per"]["user"]] == [("gres", 4)]
+    limits = {(row["user"], row["account"]): row["max"] for row in rows}
+    (memory,) = limits["", "ai"]["tres"]["total"]
+    assert (memory["type"], memory["count"]) == ("mem", 1024)
+    assert limits["", "ai"]["jobs"]["active"]["infinite"]
+    assert limits["alice", "ai"]["jobs"]["active"]["number"] == 5, "not what each user has"
+    assert limits["alice", "ai"]["jobs"]["total"]["number"] == 20

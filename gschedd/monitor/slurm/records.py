@@ -22,7 +22,7 @@ Json = dict[str, Any]
 _MIB: Final = 1 << 20
 _LARGEST_ID: Final = (1 << 31) - 1
 #: Ids of trackable resources, as every Slurm has them; GPUs are the first that a site adds.
-_TRES_IDS: Final = {"cpu": 1, "mem": 2, "node": 4, "billing": 5, "gres": 1001}
+TRES_IDS: Final = {"cpu": 1, "mem": 2, "node": 4, "billing": 5, "gres": 1001}
 #: By whether a queue accepts jobs and starts them.
 _QUEUE_STATES: Final = {
     (True, True): "UP",
@@ -83,7 +83,7 @@ def _tres_list(cpus: int, memory_bytes: int, nodes: int, gpus: int) -> list[Json
         ("gres", "gpu", gpus),
     )
     return [
-        {"type": kind, "name": name, "id": _TRES_IDS[kind], "count": count}
+        {"type": kind, "name": name, "id": TRES_IDS[kind], "count": count}
         for kind, name, count in rows
         if count
     ]
@@ -136,6 +136,7 @@ def job(row: JobRow, cluster: str) -> Json:
         "qos": w.qos_of(row),
         "requeue": False,
         "restart_cnt": max(0, row.attempt - 1),
+        "sockets_per_node": number(None),
         "standard_error": "",
         "standard_input": "/dev/null",
         "standard_output": "",
@@ -149,6 +150,9 @@ def job(row: JobRow, cluster: str) -> Json:
         "time_minimum": number(0),
         "tres_alloc_str": _tres_text(row, nodes) if row.nodes else "",
         "tres_per_job": f"gres/gpu:{row.gpus}" if row.gpus else "",
+        "tres_per_node": "",
+        "tres_per_socket": "",
+        "tres_per_task": "",
         "tres_req_str": _tres_text(row, row.places),
         "user_id": user_id(row) or 0,
         "user_name": row.user,
@@ -192,13 +196,16 @@ def past_job(row: JobRow, cluster: str, now_s: float) -> Json:
             "memory_per_node": number(-(-row.memory_bytes // _MIB // max(1, nodes)) or None),
         },
         "restart_cnt": max(0, row.attempt - 1),
+        "script": "",
         "state": {"current": [w.state_of(row)[0]], "reason": w.reason_word(row)},
         "steps": [],
+        "submit_line": "",
         "time": {
             "elapsed": int(w.elapsed_s(row, now_s)),
             "eligible": int(row.submitted_s),
             "end": int(row.ended_s or 0),
             "limit": _limit_minutes(row.walltime_s),
+            "planned": number(row.started_s - row.submitted_s if row.started_s else None),
             "start": int(row.started_s or 0),
             "submission": int(row.submitted_s),
             "suspended": 0,
@@ -259,6 +266,7 @@ def node(row: NodeRow, cluster: str, queues: Sequence[str]) -> Json:
         "gres_drained": "",
         "gres_used": _gres(row, row.gpus - row.gpus_free),
         "hostname": row.name,
+        "last_busy": number(None),
         "name": row.name,
         "operating_system": "",
         "owner": "",
@@ -393,12 +401,13 @@ def statistics(status: StatusReply, counted: Mapping[str, int]) -> Json:
     }
 
 
-def qos(name: str = "normal", number_: int = 1, priority: int = 0) -> Json:
+def qos(name: str, number_: int, priority: int, limits: Json) -> Json:
     """Return a quality of service; ``normal`` is that of jobs which name none."""
     return {
         "description": "Normal QOS default" if name == "normal" else name,
         "flags": [],
         "id": number_,
+        "limits": limits,
         "name": name,
         "priority": number(max(0, priority)),
         "usage_factor": {"set": True, "infinite": False, "number": 1.0},
@@ -436,10 +445,13 @@ def association(
     account_: str,
     cluster: str,
     *,
-    parent: str = "root",
-    shares: int = 1,
+    parent: str,
+    shares: int,
 ) -> Json:
-    """Return that a user is in a project, or has jobs that name an account."""
+    """Return that a user is in a project, or has jobs that name an account; no user: the project.
+
+    It lacks the limits.
+    """
     return {
         "account": account_,
         "cluster": cluster,

@@ -23,6 +23,7 @@ from gsched.protocol.queues import Objects, ObjectsReply
 from gsched.protocol.reservations import ReservationsReply
 from gschedd.http.answers import answer
 from gschedd.monitor.model import ReadModel
+from gschedd.monitor.slurm import limits
 from gschedd.monitor.slurm import records as r
 from gschedd.monitor.slurm.records import Json
 from gschedd.monitor.viewers import Viewer
@@ -394,7 +395,7 @@ class SlurmRoutes:
         objects = (await self._objects(query))["qos"]
         known = {"normal": {}, **objects}
         found = [
-            r.qos(name, at, int(str(values.get("priority", 0))))
+            r.qos(name, at, int(str(values.get("priority", 0))), limits.of_qos(values))
             for at, (name, values) in enumerate(known.items(), 1)
             if query.name in ("", name)
         ]
@@ -425,19 +426,20 @@ class SlurmRoutes:
         return {"users": _some(found, query)}
 
     async def _associations(self, query: _Query) -> Json:
-        server, projects = self._model.server, (await self._objects(query))["project"]
+        """Return the tree of projects, as accounts without a user, and the users in each."""
+        projects = (await self._objects(query))["project"]
         pairs = await self._memberships(query)
-        found = [
-            r.association(
-                number,
-                name,
-                account,
-                server,
-                parent=str(projects.get(account, {}).get("parent", "root")),
-                shares=shares,
+        accounts = {account for _, account in pairs if account} | projects.keys()
+        shares = {("", account): 1 for account in ("root", *sorted(accounts))}
+        found = []
+        for number, ((name, account), count) in enumerate((shares | pairs).items(), 1):
+            values = projects.get(account, {})
+            parent = "" if account == "root" else str(values.get("parent", "root"))
+            stated = count if name else int(str(values.get("shares", 1)))
+            row = r.association(
+                number, name, account, self._model.server, parent=parent, shares=stated
             )
-            for number, ((name, account), shares) in enumerate(pairs.items(), 1)
-        ]
+            found.append(row | {"max": limits.of_association(values, name)})
         fields = _fields_of("account", "cluster", "id", "parent_account", "partition", "user")
         return {"associations": _matching(found, query, fields)}
 
