@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from gsched.errors import GschedError
 from gsched.model.states import PowerState
 from gsched.protocol import actions as a
+from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from gschedd.core.requests import commands as c
 from gschedd.core.views.nodes import node_row
+from gschedd.plan.reserved import WithReservations
 from gschedd.policies.queue import balance
-from tests.support.world import ADMIN, BEGIN_S, Machine, World, node, settings
+from tests.support.world import ADMIN, BEGIN_S, BOB, Machine, World, node, settings
 
 PROGRAMS = {"suspend_program": "/site/suspend", "resume_program": "/site/resume"}
 
@@ -217,6 +220,62 @@ def test_no_drained_node_and_none_with_maintenance_to_come_is_powered_up() -> No
 
     assert [each[1:] for each in world.switched[3:]] == [("n3", "up")]
     assert row(world, "n1") == ("powered_down", False, "fans")
+
+
+def reserve(world: World, *, after_s: float, **changes: object) -> float:
+    """Reserve n1 for bob for 500 s; return when it begins, seconds after the world."""
+    from_s = world.elapsed_s + after_s
+    whose = {} if changes.get("maintenance") else {"users": ("bob",)}
+    stated = {"from_s": BEGIN_S + from_s, "duration_s": 500.0, "node_names": ("n1",), **whose}
+    terms = msgspec.convert({**stated, **changes}, ReservationTerms)
+    body = ReservationChange(verb="create", name="course", terms=terms)
+    world.do(c.ChangeReservation(caller=ADMIN, action=body))
+    return from_s
+
+
+def test_a_node_is_powered_up_in_time_for_a_reservation_and_stays_on_until_its_end() -> None:
+    """So long before it as `resume_timeout_s`; the reservation's jobs start at its beginning."""
+    world = world_of(node("n1"))
+    world.head.policy = WithReservations(balance.plan)
+    asleep(world, "n1")
+    from_s = reserve(world, after_s=200)
+    job = world.submit("walltime=60", by=BOB, reservation="course", runs_s=60)
+    world.run_until(from_s - 61)
+    assert power(world, "n1") is PowerState.POWERED_DOWN
+
+    world.run_until(from_s - 59)
+    assert world.switched[-1] == (from_s - 60, "n1", "up")
+    assert row(world, "n1")[2] == "for reservation course"
+    world.connect("n1")
+    world.run_until(from_s + 499)
+    assert world.started_s(job) == from_s
+    assert world.switched[-1] == (from_s - 60, "n1", "up")
+    world.run_until(from_s + 502)
+    assert world.switched[-1] == (from_s + 500, "n1", "down")
+
+
+def test_a_node_is_not_powered_down_if_it_could_not_be_up_again_for_a_reservation() -> None:
+    world = world_of(node("n1"))
+    world.run_until(50)
+    reserve(world, after_s=125)
+    world.run_until(174)
+
+    assert world.switched == []
+
+
+def test_no_drained_node_and_none_for_maintenance_is_powered_up_for_a_reservation() -> None:
+    world = world_of(node("n1"), node("n2"))
+    asleep(world, "n1", "n2")
+    reserve(world, after_s=10, node_names=("n2",), maintenance=True)
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", action=a.DrainNode(reason="fans")))
+    body = ReservationTerms(
+        from_s=world.now_s + 10, duration_s=500, node_names=("n1",), users=("bob",)
+    )
+    change = ReservationChange(verb="create", name="other", terms=body)
+    world.do(c.ChangeReservation(caller=ADMIN, action=change))
+    world.run_until(world.elapsed_s + 100)
+
+    assert {to for _, _, to in world.switched} == {"down"}
 
 
 def test_no_more_nodes_a_minute_than_are_allowed() -> None:

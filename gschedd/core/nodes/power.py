@@ -1,10 +1,10 @@
-"""Power saving: idle nodes are powered down by the site's program, and up again for waiting jobs.
+"""Power saving: idle nodes are powered down by the site's program, and up again for those who wait.
 
 A node that is on its way down counts as such until `suspend_timeout_s` is over, whatever becomes of
 its connection: to power up a machine that still shuts down would have no effect. One that is on its
 way up counts as on when it registers. Both, and those that are down, are in plans as nodes that can
 be used later (`State.windows`); which of them jobs need is decided here, as a policy places jobs on
-nodes that it can use now.
+nodes that it can use now. Nodes of a reservation are powered up in time for its beginning.
 """
 
 import heapq
@@ -96,15 +96,16 @@ class PowerSaving:
             ends_s = {name: since_s + power.suspend_after_s for name, since_s in idle.items()}
             ripe = [name for name, end_s in ends_s.items() if end_s <= now_s]
             due_s += [end_s for end_s in ends_s.values() if end_s > now_s]
-            wanted: dict[str, int] = {}
+            wanted, kept = _reserved(state, settings, now_s, due_s)
             if ripe or any(_is_asleep(state.nodes[name]) for name in state.powered):
-                wanted = _wanted(state, settings, now_s)
+                for name, job in _wanted(state, settings, now_s).items():
+                    wanted.setdefault(name, f"job {short_job_id(job)}")
             up = [name for name in wanted if _is_asleep(state.nodes[name]) and name not in changed]
             facts += [
-                _up(settings, name, f"for job {short_job_id(wanted[name])}", now_s)
+                _up(settings, name, f"for {wanted[name]}", now_s)
                 for name in self._allowed(up, PowerState.POWERING_UP, settings, now_s, due_s)
             ]
-            down = [name for name in ripe if name not in wanted]
+            down = [name for name in ripe if name not in wanted and name not in kept]
             for name in self._allowed(down, PowerState.POWERING_DOWN, settings, now_s, due_s):
                 why = f"idle for {format_duration(now_s - self._idle_s.pop(name))}"
                 facts.append(_down(settings, name, why, now_s))
@@ -220,6 +221,40 @@ def _may_sleep(state: State, node: Node) -> bool:
     )
 
 
+def _reserved(
+    state: State, settings: Settings, now_s: float, due_s: list[float]
+) -> tuple[dict[str, str], set[str]]:
+    """Return the nodes that are to be on for reservations, and those that are not powered down.
+
+    They are powered up so long before a reservation begins as that may take, and are on until it
+    ends. Those that could not be down and up again before are left on. Maintenance needs none.
+
+    Args:
+        due_s: gets the times at which there are more.
+    """
+    power = settings.config.power
+    wanted: dict[str, str] = {}
+    kept: set[str] = set()
+    for each in state.reservations.values():
+        if each.maintenance:
+            continue
+        held = (state.nodes.get(share.node) for share in each.shares)
+        names = {node.name for node in held if node is not None and _may_be_on(node)}
+        up_s = each.from_s - power.resume_timeout_s
+        if up_s <= now_s:
+            wanted |= dict.fromkeys(sorted(names), f"reservation {each.name}")
+        else:
+            due_s.append(up_s)
+        if up_s - power.suspend_timeout_s <= now_s:
+            kept |= names
+    return wanted, kept
+
+
+def _may_be_on(node: Node) -> bool:
+    """Return whether jobs may be started on a node once it is on."""
+    return not (node.drained or any(window.begun for window in node.windows))
+
+
 def _wanted(state: State, settings: Settings, now_s: float) -> dict[str, int]:
     """Return the nodes that waiting jobs could start on, each with the first job that would.
 
@@ -269,11 +304,12 @@ def _wanted(state: State, settings: Settings, now_s: float) -> dict[str, int]:
 
 
 def _startable(state: State, settings: Settings) -> list[WaitingGroup]:
-    """Return the classes of waiting jobs that may be started."""
+    """Return the classes of waiting jobs that may be started; not those for reservations."""
     return [
         group
         for group in state.groups.values()
         if settings.scheduling
+        and not group.job_class.reservation
         and (queue := settings.queues.get(group.job_class.queue)) is not None
         and queue.started
     ]
