@@ -1,7 +1,8 @@
 """What a policy sees, and what it answers."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -120,6 +121,33 @@ class KeptFrom(Protocol):
     @abstractmethod
     def from_job(self, job: int) -> frozenset[str]:
         """Return the nodes on which a waiting job does not start, as it would give way there."""
+
+
+class KeptByJob(Struct, frozen=True, kw_only=True):
+    """`KeptFrom` of some jobs, as a value.
+
+    Attributes:
+        until_s: of the jobs for which nodes are kept: how long, seconds since the epoch.
+        jobs: of a waiting job: the jobs for which it would give way.
+    """
+
+    nodes: Mapping[int, frozenset[str]]
+    until_s: Mapping[int, float]
+    jobs: Mapping[int, frozenset[int]]
+
+    def from_job(self, job: int) -> frozenset[str]:
+        """Return the nodes on which a waiting job does not start, as it would give way there."""
+        found = (self.nodes.get(each, frozenset()) for each in self.jobs.get(job, ()))
+        return frozenset(chain.from_iterable(found))
+
+    def at(self, now_s: float, started: Container[int]) -> "KeptByJob | None":
+        """Return what is still kept at a later time, when some jobs have started; None: nothing."""
+        left = {
+            job: nodes
+            for job, nodes in self.nodes.items()
+            if self.until_s[job] > now_s and job not in started
+        }
+        return structs.replace(self, nodes=left) if left else None
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

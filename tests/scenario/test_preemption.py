@@ -9,6 +9,9 @@ from gsched.config.preemption import PreemptionConfig
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import QueueConfig
 from gsched.protocol import actions as a
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import question_of
+from gschedd.core.forecast.start import answer_to
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Caller
@@ -480,6 +483,28 @@ def test_a_job_does_not_start_where_it_would_give_way_to_a_waiting_job(
     here.run_until(1900)
     assert here.started_s(high) == (None if high_s is None else pytest.approx(high_s, abs=3))
     assert here.started_s(next_low) == pytest.approx(low_s, abs=15)
+
+
+def test_predicted_starts_know_what_is_kept_for_other_jobs() -> None:
+    """A GPU is free, and kept for half an hour from a job, but not from one that is protected."""
+    here = world(gpus=2, min_run_s=7200.0)
+    here.submit(ONE_GPU, program=LONG, qos="low")
+    here.submit(ONE_GPU, runs_s=40, qos="low")
+    low = here.submit(f"{ONE_GPU},walltime=100000", program=LONG, qos="low")
+    here.run_until(20)
+    here.submit("nodes=1:ppn=1:gpus=2", runs_s=50, by=BOB, qos="high")
+    here.run_until(50)
+
+    def predicted_s(job: int) -> float | None:
+        seen = snapshot(here.head.state, here.settings, here.now_s)
+        asked = question_of(here.job(job), state=here.head.state, settings=here.settings, seen=seen)
+        start_s = answer_to(asked, here.policy).starts[job].start_s
+        return None if start_s is None else start_s - BEGIN_S
+
+    assert here.why(low) == str(KEPT)
+    assert predicted_s(low) == pytest.approx(1820, abs=15)
+    here.run_until(1900)
+    assert here.started_s(low) == pytest.approx(1820, abs=15)
 
 
 def test_a_job_that_would_not_give_way_starts_on_what_is_kept_for_another_one() -> None:

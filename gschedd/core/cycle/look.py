@@ -28,7 +28,7 @@ from gschedd.plan.preemption import (
     choose,
     shrunk,
 )
-from gschedd.plan.snapshot import JobClass, Wait
+from gschedd.plan.snapshot import JobClass, KeptByJob, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.windows import Closed, barred
 
@@ -205,6 +205,8 @@ class Look:
         return Surplus({str(m): part - entitled.get(m, 0.0) for m, part in held.items()})
 
     def _member(self, job: Job) -> Member:
+        if job.id not in self.state.jobs:  # its number may be that of another one soon
+            return member_of(job.spec, self.settings.projects)
         if job.id not in self._members:
             self._members[job.id] = member_of(job.spec, self.settings.projects)
         return self._members[job.id]
@@ -336,22 +338,45 @@ class KeptNodes:
 
     Attributes:
         nodes: of each job for which some are kept.
+        until_s: how long they are, seconds since the epoch.
     """
 
-    def __init__(self, look: Look, nodes: Mapping[int, frozenset[str]]) -> None:
+    def __init__(
+        self, look: Look, nodes: Mapping[int, frozenset[str]], until_s: Mapping[int, float]
+    ) -> None:
         self._look = look
         self.nodes = nodes
+        self.until_s = until_s
 
     def from_job(self, job: int) -> frozenset[str]:
         """Return the nodes on which a job does not start, as it would give way there."""
-        jobs, found = self._look.state.jobs, frozenset[str]()
-        for number, nodes in self.nodes.items():
-            waiting = jobs.get(number)
-            if waiting is None or waiting.state is not JobState.QUEUED or waiting.claim:
-                continue
-            if number != job and self._look.rule(waiting, jobs[job]):
-                found |= nodes
+        found = frozenset[str]()
+        for waiting in self._waiting():
+            if waiting.id != job and self._look.rule(waiting, self._look.state.jobs[job]):
+                found |= self.nodes[waiting.id]
         return found
+
+    def detach(self, jobs: Iterable[Job]) -> KeptByJob:
+        """Return what is kept from some waiting jobs, as a value."""
+        waiting, found = self._waiting(), dict[int, frozenset[int]]()
+        alike: dict[object, frozenset[int]] = {}
+        for job in jobs:
+            key = (job.spec.queue, job.spec.qos, job.spec.owner.user, job.spec.account)
+            rest = [each for each in waiting if each.preempted is not None or key not in alike]
+            ranked = frozenset(each.id for each in rest if self._look.rule(each, job))
+            if key not in alike:
+                alike[key] = ranked.difference(e.id for e in waiting if e.preempted is not None)
+            found[job.id] = (alike[key] | ranked) - {job.id}
+        return KeptByJob(nodes=self.nodes, until_s=self.until_s, jobs=found)
+
+    def _waiting(self) -> list[Job]:
+        """Return the jobs for which nodes are kept, as far as they still wait."""
+        known = (self._look.state.jobs.get(number) for number in self.nodes)
+        return [
+            job
+            for job in known
+            if job is not None and job.state is JobState.QUEUED and not job.claim
+        ]
 
 
 _RULES: Final[Mapping[str, Callable[[Look, Job, Job], str]]] = {

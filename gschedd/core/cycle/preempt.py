@@ -154,7 +154,8 @@ class Preemptions:
             if nodes := self._keeps(look, job, waits[job_class]):
                 kept[job.id] = nodes
         before = state.volatile.kept
-        state.volatile.kept = KeptNodes(look, kept) if kept else None
+        until_s = {job: self._kept[job][0] + KEPT_S for job in kept}
+        state.volatile.kept = KeptNodes(look, kept, until_s) if kept else None
         if kept != ({} if before is None else before.nodes):
             state.dirty.mark_all()
         return []

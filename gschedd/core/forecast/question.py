@@ -233,6 +233,9 @@ class _Question:
         waiting = self._waiting_classes(seen)
         running = RunningJobs(seen.running)
         seen = structs.replace(seen, groups=groups, running=running).still()
+        if (kept := state.volatile.kept) is not None:
+            ahead = (state.jobs[job] for group in groups for _, job in group.order)
+            seen = structs.replace(seen, kept=kept.detach([*ahead, *jobs]))
         pieces = _Pieces(seen)
         waits = [job for group in groups for _, job in group.order]
         waits += [each.array for each in self._unmade]

@@ -35,7 +35,15 @@ from gschedd.core.forecast.training_jobs import TrainingRun, course_of
 from gschedd.core.forecast.unmade import SHOWN, ElementKinds, Unmade, UnmadeElements
 from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRoom
 from gschedd.plan.load import Kind
-from gschedd.plan.snapshot import Group, JobClass, OrderKey, Policy, RunningJob, Snapshot
+from gschedd.plan.snapshot import (
+    Group,
+    JobClass,
+    KeptByJob,
+    OrderKey,
+    Policy,
+    RunningJob,
+    Snapshot,
+)
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.times import JobPredictions, planned_end_s
 from gschedd.plan.windows import window_end_s
@@ -179,6 +187,7 @@ class _Play:
         self._pins: dict[RunTime, Pinned] = {}
         self._courses: dict[int, TrainingRun] = {}
         self._again_s: float | None = None
+        self._kept = seen.kept if isinstance(seen.kept, KeptByJob) else None
         self._started: set[int] = set()
         self._ends: list[tuple[float, int]] = []  # of running jobs; a heap, with ends that are over
         self._at_once: Counter[JobClass] = Counter()  # running jobs
@@ -416,6 +425,8 @@ class _Play:
                 if window.to_s > self._now_s
             ]
             times_s += [each.from_s for each in self._seen.reserved if each.from_s > self._now_s]
+            until_s = self._kept.until_s.values() if self._kept is not None else ()
+            times_s += [at_s for at_s in until_s if at_s > self._now_s]
         if self._again_s is not None and (self._groups or ends_s):
             times_s.append(max(self._again_s, self._now_s + LEAST_STEP_S))
         return max(self._now_s, min(times_s)) if times_s else None
@@ -553,8 +564,11 @@ class _Play:
                 for job, profile in profiles.items()
                 if job in self._courses or job in waiting
             }
+        if self._kept is not None:
+            self._kept = self._kept.at(self._now_s, self._started)
         return structs.replace(
             seen,
+            kept=self._kept,
             now_s=self._now_s,
             nodes=nodes,
             groups=[Group(job_class=each, order=order) for each, order in self._groups.items()],

@@ -4,10 +4,11 @@ A head that starts begins with all of it empty, and decides the same. Anybody in
 it; the durable part is written by `gschedd.core.apply` alone.
 """
 
+from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -23,10 +24,18 @@ from gsched.model.resources import LiveUse, Load, Request
 from gschedd.core.state.facts import CheckpointTaken
 from gschedd.core.state.records import Attempt, Job, Node
 from gschedd.plan.lanes import Front, LaneOrder
-from gschedd.plan.snapshot import JobClass, KeptFrom, OrderKey, RunningJob
+from gschedd.plan.snapshot import JobClass, KeptByJob, KeptFrom, OrderKey, RunningJob
 from gschedd.plan.training import Size
 from gschedd.shares.ledger import LedgerRow
 from gschedd.shares.tree import Association
+
+
+class KeptOfState(KeptFrom, Protocol):
+    """What is kept by the state as it is."""
+
+    @abstractmethod
+    def detach(self, jobs: Iterable[Job]) -> KeptByJob:
+        """Return what is kept from some waiting jobs, as a value."""
 
 
 class Ends:
@@ -309,7 +318,7 @@ class Volatile:
         self.rivals: dict[str, dict[object, Rival]] = {}
         self.prepared: dict[int, PreparedThere] = {}
         self.moves_left = False
-        self.kept: KeptFrom | None = None
+        self.kept: KeptOfState | None = None
         self.quarantined: dict[str, str] = {}
         self.live: dict[int, LiveParts] = {}
         self.passages: dict[int, Passage] = {}
