@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -121,6 +122,8 @@ class OwnerFiles:
         self._rules = ("1" if allow_root else "0", str(uid_min))
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._of_user: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        self._of_file: WeakValueDictionary[tuple[str, bytes, str], asyncio.Lock]
+        self._of_file = WeakValueDictionary()
         self._idle: list[
             tuple[_Owner, _OwnerProcess]
         ] = []  # the one that was used last is the last
@@ -129,7 +132,7 @@ class OwnerFiles:
         """Return the answer to an order; what goes wrong is found in it."""
         of_user = self._of_user.setdefault(order.uid, asyncio.Semaphore(OF_USER))
         try:
-            async with asyncio.timeout(TIMEOUT_S), of_user, self._slots:
+            async with asyncio.timeout(TIMEOUT_S), self._turn(order), of_user, self._slots:
                 done = await self._act(order)
         except TimeoutError:
             error = f"{order.path}: no answer within {TIMEOUT_S:.0f} s from its file system"
@@ -137,6 +140,13 @@ class OwnerFiles:
         except OSError as error:
             done = FileDone(request=0, error=f"cannot start a process: {error}", errno=errno.EAGAIN)
         return structs.replace(done, request=order.request)
+
+    def _turn(self, order: FileOrder) -> AbstractAsyncContextManager[object]:
+        """Let pieces of one file be written in the order in which they came."""
+        if not order.writes or order.kind == "batch":
+            return contextlib.nullcontext()
+        name = (f"{order.path}/{order.name}", order.below, order.temporary)
+        return self._of_file.setdefault(name, asyncio.Lock())
 
     async def _act(self, order: FileOrder) -> FileDone:
         if order.path.startswith(OUTBOX) and not order.writes:

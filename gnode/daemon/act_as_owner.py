@@ -202,6 +202,8 @@ def _written(
     if size < at:
         return {"end": size}  # what was acknowledged is not there: the host lost it, or its user
     begin = _common(fd, at, data, size)
+    if order.get("follows") and size != at and not (order.get("temporary") and begin == len(data)):
+        return {"end": size}  # it is not where it was sent to: others have written, too
     if begin is None:
         at, begin = size, 0
     rest = memoryview(data)[begin:]

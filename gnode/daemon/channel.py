@@ -163,7 +163,7 @@ class Channel:
         self.is_local = False
         self._registered = False
         self._greeted = False
-        self._welcomed = False
+        self._welcomed = self._packs = False
         self._refusal: str | None = None
         self._errors: dict[str, str] = {}
 
@@ -199,7 +199,7 @@ class Channel:
             )
             connector = aiohttp.UnixConnector(self._path) if self._path else None
             async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-                self._greeted = self._welcomed = self._registered = False
+                self._greeted = self._welcomed = self._registered = self._packs = False
                 begun_s, fatal = loop.time(), False
                 try:
                     await self._connection(session)
@@ -299,7 +299,7 @@ class Channel:
             if self._refusal is not None:
                 raise HandshakeError(self._refusal)
             messages, self._out = self._out, []
-            for payload, sent in frames_from_node(messages, _left_out):
+            for payload, sent in frames_from_node(messages, _left_out, packs=self._packs):
                 await self._send_frame(socket, payload, sent)
 
     async def _send_frame(
@@ -361,7 +361,7 @@ class Channel:
                 case Welcome():
                     if not self._registered:
                         raise HandshakeError("the head welcomes a node that has not registered")
-                    self._welcomed = True
+                    self._welcomed, self._packs = True, message.packs
                     self._errors.clear()
                     head = self._heads.current
                     log.info("registered with the head at %s, epoch %d", head, message.epoch)

@@ -3,10 +3,11 @@
 An attempt's *outbox* is a directory of its owner with the files ``stdout`` and ``stderr``, and the
 directory ``files`` of what is staged out: files, directories and symbolic links. While the attempt
 runs, what its output has gained goes to the head now and then; after the end all files go there in
-pieces, one at a time, each acknowledged. Small files share a piece. How far a file has come is
-written down with each acknowledgement, so a gnode that is killed continues there, and a piece that
-is sent again is not written twice. The outbox is removed when all of it has arrived; what cannot be
-delivered stays in it. A file that cannot be delivered does not keep the others.
+pieces, each acknowledged. Small files share a piece; several files, and several pieces of a file,
+are on their way at once. How far a file has come is written down with each acknowledgement, so a
+gnode that is killed continues there, and a piece that is sent again is not written twice. The
+outbox is removed when all of it has arrived; what cannot be delivered stays in it. A file that
+cannot be delivered does not keep the others.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -48,8 +50,9 @@ from gsched.protocol.deliveries import (
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 16  # deliveries at a time, to all hosts
-OF_HOST: Final = 4  # to one host of submission
+AT_ONCE: Final = 32  # pieces on their way, to all hosts
+OF_HOST: Final = 16  # to one host of submission
+FILES_AT_ONCE: Final = 4  # files or batches of an outbox
 ANSWER_S: Final = 60.0
 #: For so long without any progress the end of an attempt is not reported.
 GATE_S: Final = 20.0
@@ -63,6 +66,17 @@ KEEP_LOOK_S: Final = 3600.0
 #: While an attempt runs: when its output is looked at first, and how often then.
 RUNNING_FIRST_S: Final = 5.0
 RUNNING_LOOK_S: Final = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flying:
+    """A piece on its way: where it begins in the file there, and what will be answered."""
+
+    at: int
+    size: int
+    last: bool
+    follows: bool
+    answer: asyncio.Task[PieceDelivered]
 
 
 class Outboxes:
@@ -230,7 +244,10 @@ class Outboxes:
             most_bytes = min(sent.sent + MAX_RUNNING_OUTPUT, MAX_DELIVERED_BYTES)
             while sent.base == BEGIN or sent.sent < min(os.fstat(fd).st_size, most_bytes):
                 before = sent.base, sent.sent
-                await self._piece(box, name, fd, os.fstat(fd), runs=True)
+                status = os.fstat(fd)
+                await self._carry_pieces(
+                    box, name, fd, status, most_bytes=min(status.st_size, most_bytes)
+                )
                 if (sent.base, sent.sent) == before:
                     break
         finally:
@@ -295,27 +312,42 @@ class Outboxes:
         left = deque(
             name for name in names if not box.progress.setdefault(name, FileProgress()).done
         )
-        faults: list[str] = []
-        while left:
-            batch = await asyncio.to_thread(box.batch, list(islice(left, BATCH_ENTRIES)))
-            if batch.names or batch.faults:
-                await self._carry_batch(box, batch, left, faults)
-                continue
-            try:
-                await self._carry_file(box, left[0])
-            except DeliveryError as error:
-                if error.later:
-                    raise
-                faults.append(str(error))
-            left.popleft()
+        faults: list[DeliveryError] = []
+        in_turn = asyncio.Lock()
+        several = min(FILES_AT_ONCE, len(left))
+        await asyncio.gather(
+            *(self._carry_some(box, left, faults, in_turn) for _ in range(several))
+        )
+        for fault in faults:
+            if fault.later:
+                raise fault
         if faults:
-            raise DeliveryError(faults[0], later=False, others=len(faults) - 1)
+            raise DeliveryError(str(faults[0]), later=False, others=len(faults) - 1)
+
+    async def _carry_some(
+        self, box: Outbox, left: deque[str], faults: list[DeliveryError], in_turn: asyncio.Lock
+    ) -> None:
+        """Send one file or batch after the other, until nothing is left or all must wait."""
+        while not any(fault.later for fault in faults):
+            async with in_turn:
+                if not left:
+                    return
+                batch = await asyncio.to_thread(box.batch, list(islice(left, BATCH_ENTRIES)))
+                names = [left.popleft() for _ in range(max(1, len(batch.names + batch.faults)))]
+            try:
+                if batch.names or batch.faults:
+                    again = await self._carry_batch(box, batch, faults)
+                    async with in_turn:
+                        left.extendleft(reversed(again))
+                else:
+                    await self._carry_file(box, names[0])
+            except DeliveryError as error:
+                faults.append(error)
 
     async def _carry_batch(
-        self, box: Outbox, batch: FileBatch, left: deque[str], faults: list[str]
-    ) -> None:
-        """Send files that share a piece; take what has arrived, or cannot, from ``left``."""
-        unread = dict(batch.faults)
+        self, box: Outbox, batch: FileBatch, faults: list[DeliveryError]
+    ) -> list[str]:
+        """Send files that share a piece; return those that the host has not looked at."""
         answer = PieceDelivered(request=0)
         if batch.names:
             file, _ = split(batch.names[0])
@@ -325,7 +357,7 @@ class Outboxes:
             failpoint("staging.node.after_entry")
             if answer.is_single:
                 box.takes_batches = False
-                return
+                return batch.names
             await self._rate.passed(len(batch.content))
         arrived = batch.names[: answer.taken]
         refused = batch.names[answer.taken : answer.taken + 1] if answer.error else []
@@ -334,13 +366,12 @@ class Outboxes:
         await box.keep_progress()
         if answer.error and answer.later:
             raise DeliveryError(answer.error, later=True)
-        if not (arrived or refused or unread):
+        if not (arrived or refused or batch.faults):
             raise DeliveryError("the host of submission takes nothing", later=True)
-        faults += [f"{shown(name)}: {why}" for name, why in unread.items()]
-        faults += [answer.error] * len(refused)
-        gone = {*arrived, *refused, *unread}
-        while left and left[0] in gone:
-            left.popleft()
+        words = [f"{shown(name)}: {why}" for name, why in batch.faults]
+        words += [answer.error] * len(refused)
+        faults += [DeliveryError(each, later=False) for each in words]
+        return batch.names[len(arrived) + len(refused) :]
 
     async def _carry_file(self, box: Outbox, name: str) -> None:
         try:
@@ -360,7 +391,7 @@ class Outboxes:
                 )
                 raise DeliveryError(text, later=False)
             while not box.progress[name].done:
-                await self._piece(box, name, fd, status)
+                await self._carry_pieces(box, name, fd, status)
         finally:
             os.close(fd)
 
@@ -375,37 +406,109 @@ class Outboxes:
         box.progress[name].done = True
         await box.keep_progress()
 
-    async def _piece(
-        self, box: Outbox, name: str, fd: int, status: os.stat_result, *, runs: bool = False
+    async def _carry_pieces(
+        self,
+        box: Outbox,
+        name: str,
+        fd: int,
+        status: os.stat_result,
+        *,
+        most_bytes: int | None = None,
     ) -> None:
+        """Send a file from where it is, several pieces at once as far as its host takes that.
+
+        Returns early where an answer is another one than was expected: to be called again.
+
+        Args:
+            most_bytes: of a running attempt: up to where; the file does not end there.
+        """
         sent = box.progress[name]
+        at, offset = sent.end, sent.sent
+        begins, end = at == BEGIN, status.st_size if most_bytes is None else most_bytes
+        flight: deque[_Flying] = deque()
+        try:
+            while True:
+                window = 1 if begins else max(1, box.window)
+                while len(flight) < window and not (flight and flight[0].answer.done()):
+                    if flight and offset >= end:
+                        break
+                    flying = await self._send_piece(
+                        box, name, fd, status.st_mode, (at, offset, end),
+                        follows=bool(flight), runs=most_bytes is not None,
+                    )  # fmt: skip
+                    if flying is None:  # the file was cut
+                        end = offset
+                        break
+                    flight.append(flying)
+                    at, offset = at + flying.size, offset + flying.size
+                if not flight:
+                    return
+                await asyncio.wait({flight[0].answer})
+                is_expected = True
+                while flight and is_expected and flight[0].answer.done():
+                    is_expected = _take_answer(box, sent, flight.popleft())
+                await self._keep(box, name, begins=begins)
+                if not is_expected or (not flight and offset >= end):
+                    return
+        finally:
+            for each in flight:  # the host may write it: it comes again
+                each.answer.cancel()
+            await asyncio.gather(*(each.answer for each in flight), return_exceptions=True)
+
+    async def _send_piece(  # noqa: PLR0913 - a piece, and where it is
+        self,
+        box: Outbox,
+        name: str,
+        fd: int,
+        mode: int,
+        place: tuple[int, int, int],
+        *,
+        follows: bool,
+        runs: bool,
+    ) -> "_Flying | None":
+        """Send a piece when it is its turn; None: there is none, as the file was cut.
+
+        Args:
+            mode: of the file.
+            place: where the piece begins there and here, and where the file ends here.
+            follows: others are on their way.
+            runs: the file may grow.
+        """
+        at, offset, end = place
         file, below = split(name)
-        mode = stat.S_IMODE(status.st_mode) & 0o777 if file.startswith(f"{FILES}/") else 0
-        async with self._slot(box):
-            data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, sent.sent)
-            is_end = not data or sent.sent + len(data) >= status.st_size  # none: it was cut
-            last = is_end and not runs
-            answer = await self._ask(
-                box.piece(file, below, at=sent.end, data=data, last=last, mode=mode)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._slot(box))
+            try:
+                data = await asyncio.to_thread(os.pread, fd, DELIVERY_BYTES, offset)
+            except OSError as error:
+                words = f"{shown(name)}: {error.strerror or error}"
+                raise DeliveryError(words, later=False) from error
+            if not data and (follows or (runs and at != BEGIN)):
+                return None
+            last = not runs and (not data or offset + len(data) >= end)
+            piece = box.piece(
+                file,
+                below,
+                at=at,
+                data=data,
+                last=last,
+                mode=stat.S_IMODE(mode) & 0o777 if file.startswith(f"{FILES}/") else 0,
+                follows=follows,
             )
-        failpoint("delivery.node.after_answer")
-        if answer.error:
-            raise DeliveryError(answer.error, later=answer.later)
-        begun = sent.base == BEGIN
-        if begun:
-            sent.base = answer.end - answer.taken
-        if not begun and answer.end < sent.end:  # the host has lost what it had acknowledged
-            sent.sent = max(0, answer.end - sent.base)
-            sent.base = min(sent.base, answer.end)
-        else:
-            sent.sent += answer.taken
-            sent.done = last and answer.taken == len(data)
-        sent.end = answer.end
-        if file.startswith(f"{FILES}/"):
+            answer = asyncio.create_task(self._answered(piece, stack.pop_all()))
+        await self._rate.passed(len(data))
+        return _Flying(at=at, size=len(data), last=last, follows=follows, answer=answer)
+
+    async def _answered(self, piece: DeliverPiece, slot: AsyncExitStack) -> PieceDelivered:
+        async with slot:
+            return await self._ask(piece)
+
+    async def _keep(self, box: Outbox, name: str, *, begins: bool) -> None:
+        """Keep how far a file has come; of what is staged out that may be some time ago."""
+        if name.startswith(f"{FILES}/"):
             await box.keep_progress()
         else:
-            await asyncio.to_thread(box.write_progress, durable=begun)
-        await self._rate.passed(len(data))
+            await box.keep_now(durable=begins)
 
     def _slot(self, box: Outbox) -> AbstractAsyncContextManager[None]:
         name = os.path.basename(box.path)
@@ -423,3 +526,29 @@ class Outboxes:
             raise DeliveryError(f"no answer within {ANSWER_S:.0f} s", later=True) from None
         finally:
             self._requests.pop(number, None)
+
+
+def _take_answer(box: Outbox, sent: FileProgress, piece: _Flying) -> bool:
+    """Note an answer to a piece of a file; return whether it is the expected one.
+
+    Raises:
+        DeliveryError: the piece is not written.
+    """
+    answer = piece.answer.result()
+    failpoint("delivery.node.after_answer")
+    if answer.error:
+        raise DeliveryError(answer.error, later=answer.later)
+    box.window = answer.window
+    if piece.follows and answer.taken != piece.size:
+        return False  # it comes again, at the end of what has been acknowledged
+    begun = sent.base == BEGIN
+    if begun:
+        sent.base = answer.end - answer.taken
+    if not begun and answer.end < sent.end:  # the host has lost what it had acknowledged
+        sent.sent = max(0, answer.end - sent.base)
+        sent.base = min(sent.base, answer.end)
+    else:
+        sent.sent += answer.taken
+        sent.done = piece.last and answer.taken == piece.size
+    sent.end = answer.end
+    return not begun and answer.taken == piece.size and answer.end == piece.at + piece.size

@@ -338,7 +338,7 @@ class ElasticServer:
                 raise _RefusedError("only root may ask for logins")
             await self._steps.serve_login(first.login, reader, writer)
         elif (hello := first.code or first.stage) is not None:
-            await self._steps.pieces.serve(self._key_of(hello, uid), reader, writer)
+            await self._steps.pieces.serve(self._key_of(hello, uid), uid, reader, writer)
         elif first.agent is not None:
             await self._steps.serve_agent(self._key_of(first.agent, uid), reader, writer)
         else:

@@ -71,12 +71,15 @@ class Outbox:
 
     Attributes:
         takes_batches: whether the host of submission accepts batches; true until it refuses one.
+        window: so many pieces of a file it takes at once, as far as is known; 0: one.
     """
 
     def __init__(self, path: str, progress: Path) -> None:
         self.path = path
         self.key, self.token = parse_outbox(os.path.basename(path))
         self.takes_batches = True
+        self.window = 0
+        self._writing = asyncio.Lock()
         self._file = progress
         self._kept_s = 0.0
         self.progress: dict[str, FileProgress] = {}
@@ -96,10 +99,14 @@ class Outbox:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._kept_s >= PROGRESS_S:
             self._kept_s = now_s
-            await asyncio.to_thread(self.write_progress, durable=False)
+            await self.keep_now(durable=False)
 
-    def write_progress(self, *, durable: bool) -> None:
+    async def keep_now(self, *, durable: bool) -> None:
         """Keep how far the files have come."""
+        async with self._writing:
+            await asyncio.to_thread(self._write_progress, durable=durable)
+
+    def _write_progress(self, *, durable: bool) -> None:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         replace_file(str(self._file), msgspec.json.encode(self.progress), durable=durable)
 

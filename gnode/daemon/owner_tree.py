@@ -12,8 +12,8 @@ before what is in it. Each is a line of JSON, then the bytes that it counts:
 * ``stamp``: changes when the file does; ``count`` alone: of a link, where it leads;
 * ``end``: nothing follows.
 
-A batch that is written is such a row, too, of entries that are each there in full. Sockets, pipes
-and devices are left out.
+A listing has ``name``, ``kind`` and ``size`` of each entry only. A batch that is written is a row
+of entries, too, that are each there in full. Sockets, pipes and devices are left out.
 """
 
 import base64
@@ -31,6 +31,7 @@ ENTRIES_MAX: Final = 1000  # of a piece
 BATCH_ENTRIES: Final = 500  # of a batch: as many descriptors are open
 DEPTH_MAX: Final = 32  # as many descriptors are open
 _HEADER_BYTES: Final = 200
+_ESCAPED: Final = 6  # of a byte in JSON
 _TRIES: Final = 3
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -48,7 +49,8 @@ def read_tree(path: str, order: dict[str, Any]) -> bytes:
         OSError: a file cannot be read; it is named in its ``filename``.
     """
     below, offset = below_of(order), int(order.get("offset", 0))
-    piece = _TreePiece(path, int(order.get("max_bytes", 0)))
+    lists = bool(order.get("lists"))
+    piece = _TreePiece(path, int(order.get("max_bytes", 0)), lists=lists)
     if offset != BEGIN:
         piece.continue_file(below, offset)
     if not piece.is_full:
@@ -59,8 +61,9 @@ def read_tree(path: str, order: dict[str, Any]) -> bytes:
 class _TreePiece:
     """What a piece has so far."""
 
-    def __init__(self, path: str, max_bytes: int) -> None:
+    def __init__(self, path: str, max_bytes: int, *, lists: bool) -> None:
         self._path = path
+        self._lists = lists
         self._left = max_bytes
         self._entries: list[bytes] = []
         self.is_full = False
@@ -121,12 +124,13 @@ class _TreePiece:
     ) -> None:
         """Add an entry with its content; for a known directory only the content after ``after``."""
         try:
-            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:  # it was removed meanwhile
             return
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             if after is None:
-                self._add({"name": below, "kind": "directory"})
+                self._add({"name": below, "kind": "directory", **self._listed(0)})
             if self.is_full:
                 return
             try:
@@ -139,11 +143,17 @@ class _TreePiece:
                 os.close(inner)
         elif after is not None:
             return
+        elif stat.S_ISREG(mode) and self._lists:
+            self._add({"name": below, "kind": "file", **self._listed(status.st_size)})
         elif stat.S_ISREG(mode):
             self._add_file(self._opened(name, directory, below), below, 0)
         elif stat.S_ISLNK(mode):
-            target = os.readlink(name, dir_fd=directory)
-            self._add({"name": below, "kind": "link"}, os.fsencode(target))
+            target = os.fsencode(os.readlink(name, dir_fd=directory))
+            known = self._listed(len(target))
+            self._add({"name": below, "kind": "link", **known}, b"" if known else target)
+
+    def _listed(self, size: int) -> dict[str, object]:
+        return {"size": size} if self._lists else {}
 
     def _add_file(self, fd: int, below: str, at: int) -> None:
         """Add a file, or as much of it as there is room for; close the descriptor."""
@@ -183,14 +193,19 @@ class _TreePiece:
         raise self._named(OSError(errno.EBUSY, "changes while it is read"), below)
 
     def _add(self, header: dict[str, object], data: bytes = b"") -> None:
-        if len(self._entries) >= ENTRIES_MAX or self._left <= 0:
+        if self._left <= 0 or (len(self._entries) >= ENTRIES_MAX and not self._lists):
             self.is_full = True
             return
         self._put(header, data)
-        self._left -= len(data) + _HEADER_BYTES
+        self._left -= entry_cost(str(header["name"]), len(data))
 
     def _put(self, header: dict[str, object], data: bytes = b"") -> None:
         self._entries.append(pack(header, data))
+
+
+def entry_cost(name: str, size_bytes: int) -> int:
+    """Return how much of a piece an entry takes at most, bytes: a name may hold any."""
+    return size_bytes + _HEADER_BYTES + _ESCAPED * len(os.fsencode(name))
 
 
 def pack(header: Mapping[str, object], data: bytes = b"") -> bytes:

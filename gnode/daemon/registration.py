@@ -30,6 +30,7 @@ def registration(own: HostIdentity, address: str, **of_node: Any) -> Register:
         incarnation=own.incarnation,
         address=own.address or address,
         gnode_version=own.version,
+        packs=True,
         **fields,
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import structs
@@ -44,8 +45,10 @@ UNSENT_BYTES_MAX = 64 * 1024
 #: Then a piece is requested again: the connection to the head may have been lost.
 CODE_ANSWER_S = 30.0
 STAGED_ANSWER_S = 60.0  # as of output that returns: a host may take its time
-STAGED_AT_ONCE = 16
-STAGED_OF_HOST = 4
+STAGED_AT_ONCE = 32
+STAGED_OF_HOST = 16
+STAGED_OF_USER = 16
+DRAIN_S = 20.0  # then a program that does not read is cut off: it may come again
 
 
 @dataclass(slots=True)
@@ -72,7 +75,9 @@ class _Allowance:
 
 @dataclass(slots=True, kw_only=True)
 class PieceRelay:
-    """Passes pieces of code snapshots and of staged files to what starts a program, one at a time.
+    """Passes pieces of code snapshots and of staged files to what starts a program.
+
+    A piece counts for its user until the program has read it.
 
     Attributes:
         send: sends a message to the head, where one is connected.
@@ -87,6 +92,9 @@ class PieceRelay:
     _next: int = 1
     _slots: HostSlots = field(default_factory=lambda: HostSlots(STAGED_AT_ONCE, STAGED_OF_HOST))
     _rate: RateLimit = field(default_factory=lambda: RateLimit(MAX_DELIVERY_RATE))
+    _of_user: WeakValueDictionary[int, asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary
+    )
 
     def take(self, answer: CodeRead | StagedRead) -> None:
         """Take an answer of the head."""
@@ -101,21 +109,51 @@ class PieceRelay:
                 self.take(StagedRead(request=number, error="the head was away", later=True))
 
     async def serve(
-        self, key: AttemptKey, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, key: AttemptKey, uid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer each line of a program with a piece, until it closes."""
-        while line := await reader.readline():
-            message = wire.decode_line(line)
-            if message.read is not None:
-                reply = await self._code(key, message.read)
-            elif message.fetch is not None:
-                async with self._slots.slot(self.host_of(key)):
-                    reply = await self._staged(key, message.fetch)
-            else:
-                raise wire.BadLineError("an offset is missing")
-            writer.write(msgspec.json.encode(reply) + b"\n")
-            with contextlib.suppress(ConnectionError):
+        """Answer each line of a program with a piece, in their order, until it closes."""
+        held = self._of_user.setdefault(uid, asyncio.Semaphore(STAGED_OF_USER))
+        answers: list[asyncio.Task[None]] = []
+        try:
+            while line := await reader.readline():
+                message = wire.decode_line(line)
+                if message.read is None and message.fetch is None:
+                    raise wire.BadLineError("an offset is missing")
+                answers = [each for each in answers if not each.done()]
+                await held.acquire()
+                before = answers[-1] if answers else None
+                answer = self._answer_line(key, message, writer, before)
+                answers.append(asyncio.create_task(answer))
+                answers[-1].add_done_callback(lambda _: held.release())
+        finally:
+            for each in answers:
+                each.cancel()
+
+    async def _answer_line(
+        self,
+        key: AttemptKey,
+        message: wire.TrainingLine,
+        writer: asyncio.StreamWriter,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """Answer a line of a program, after the one before it."""
+        data = b""
+        if message.fetch is None:
+            assert message.read is not None, "it is the one or the other"
+            reply = await self._code(key, message.read)
+        else:
+            async with self._slots.slot(self.host_of(key)):
+                reply = await self._staged(key, message.fetch)
+            if message.fetch.raw and isinstance(found := reply.pop("data", None), bytes):
+                data, reply["count"] = found, len(found)
+        if before is not None:
+            await asyncio.wait({before})
+        writer.write(msgspec.json.encode(reply) + b"\n" + data)
+        try:
+            async with asyncio.timeout(DRAIN_S):
                 await writer.drain()
+        except (ConnectionError, TimeoutError):
+            writer.transport.abort()
 
     async def _code(self, key: AttemptKey, read: wire.ReadCode) -> dict[str, object]:
         wanted = CodeWanted(request=0, job=key.job, attempt=key.attempt, offset=read.offset)
@@ -134,6 +172,7 @@ class PieceRelay:
             item=fetch.item,
             after=fetch.after,
             offset=fetch.offset,
+            lists=fetch.lists,
         )
         answer = await self._answer(wanted, STAGED_ANSWER_S)
         failpoint("staging.node.after_answer")

@@ -135,6 +135,9 @@ MAX_RUNNING_OUTPUT: Final = 8 * MIB
 #: Pieces on their way through the head, each of a MiB at most: of all hosts, and of one.
 MAX_DELIVERIES: Final = 64
 MAX_HOST_DELIVERIES: Final = 16
+#: Those of one node, until the head has written or sent them; and those of one file.
+MAX_NODE_PIECES: Final = 96
+MAX_FILE_PIECES: Final = 8
 
 #: How much of what somebody wrote is shown in an error.
 SHOWN: Final = 80

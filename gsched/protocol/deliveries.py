@@ -1,9 +1,10 @@
 """Files between the host of submission and nodes that do not share a file system with it.
 
-A node sends the files of an attempt's outbox in pieces with `DeliverPiece`, one at a time. The head
-decides from its own records whose file that is, and where: it sends a `FileOrder` to the gnode of
-the host of submission, which acts as the owner, and passes the answer on. Each piece can be sent
-again: what the file has already is not written twice.
+A node sends the files of an attempt's outbox in pieces with `DeliverPiece`. The head decides from
+its own records whose file that is, and where: it sends a `FileOrder` to the gnode of the host of
+submission, which acts as the owner, and passes the answer on. Each piece can be sent again: what
+the file has already is not written twice. Several pieces of a file may be on their way; the host
+writes them in their order.
 
 In the other direction an attempt's own process asks for the next piece of what it stages in, with
 `StagedWanted`; the head has the host read it in the same way.
@@ -41,6 +42,8 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
         at: where the piece begins in the file at the host of submission; `BEGIN`.
         last: the file ends with it, and is to be durable.
         mode: of what is staged out.
+        follows: the piece before it is on its way: it is written only where the file ends at
+            ``at``, else nothing is taken.
     """
 
     request: Count
@@ -54,6 +57,7 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
     mode: Count = 0
     name: bytes = b""
     kind: Kind = "file"
+    follows: bool = False
 
 
 class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", omit_defaults=True):
@@ -68,6 +72,7 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
         error: why the piece is not there, in words; empty: it is.
         later: it may work later: the host is not connected, or its disk is full.
         is_single: the host takes no batches.
+        window: so many pieces of the file may be on their way at once; 0: one.
     """
 
     request: Count
@@ -77,6 +82,7 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
     error: str = ""
     later: bool = False
     is_single: bool = False
+    window: Count = 0
 
 
 class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaults=True):
@@ -92,12 +98,13 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
         offset, max_bytes: of the piece to read; a negative offset counts from the end.
         writes: ``data`` is written at ``at``; at `BEGIN` the file is made, and emptied unless
             ``append``.
-        last, mode, kind: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
+        last, mode, kind, follows: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
         makes: directories on the way that do not exist are made, so many at most.
         temporary: of a file that gets its name when it is there in full: what tells it from others.
         below: a path below ``path``, on which no symbolic link is followed.
         tree: read what follows ``below`` in the tree of ``path``, or with an ``offset`` that is not
             `BEGIN` the file ``below`` from there: see `gnode.daemon.owner_tree`.
+        lists: with ``tree``: names, kinds and sizes only.
     """
 
     request: Count
@@ -115,11 +122,13 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
     last: bool = False
     mode: Count = 0
     umask: Count = 0o022
+    follows: bool = False
     makes: Count = 0
     below: bytes = b""
     kind: Kind = "file"
     temporary: str = ""
     tree: bool = False
+    lists: bool = False
 
 
 class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults=True):
@@ -152,6 +161,7 @@ class StagedWanted(Struct, frozen=True, kw_only=True, tag="staged_wanted", omit_
         item: its number in ``stage_in`` of the job.
         after: the path below it that the node has, or has a part of.
         offset: of the next piece of that file; `BEGIN`: it is there in full.
+        lists: what follows is only listed, so that several pieces can be requested at once.
     """
 
     request: Count
@@ -160,6 +170,7 @@ class StagedWanted(Struct, frozen=True, kw_only=True, tag="staged_wanted", omit_
     item: Count
     after: bytes = b""
     offset: Number = BEGIN
+    lists: bool = False
 
 
 class StagedRead(Struct, frozen=True, kw_only=True, tag="staged_read", omit_defaults=True):

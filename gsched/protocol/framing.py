@@ -3,6 +3,9 @@
 Messages differ by a factor of 100,000 in size: a stop has 80 bytes, a launch may hold a script of
 16 MiB. A frame beyond `MAX_FRAME_BYTES` closes the connection, so what counts is bytes.
 
+A message with a piece of a file goes alone, packed, to a peer that can read that: its bytes as they
+are, without base64.
+
 Each frame is decoded as its receiver will decode it before it is sent: a message that the receiver
 could not read would be sent again after each new connection.
 """
@@ -13,6 +16,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from gsched.protocol.code import CodeRead
+from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, StagedRead
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     HeadMessage,
@@ -21,25 +26,30 @@ from gsched.protocol.node import (
     NodeMessage,
     decode_from_head,
     decode_from_node,
+    encode_packed,
 )
 from gsched.protocol.reading import FAULTS, salvaged
 
 FRAME_BYTES: Final = 4 * 1024 * 1024  # of a frame with more than one message
 FRAME_MESSAGES: Final = 2_000  # of one frame: the receiver handles it in one turn
 
+_WITH_DATA: Final = (CodeRead, DeliverPiece, FileDone, FileOrder, StagedRead)
 _encoder = msgspec.json.Encoder()
 M = TypeVar("M", bound=Struct)
 
 
 class Frame(NamedTuple, Generic[M]):
-    """Some messages, encoded as one JSON list."""
+    """Some messages, encoded as one JSON list, or one message, packed."""
 
     payload: bytes
     messages: Sequence[M]
 
 
 def frames_from_head(
-    messages: Sequence[HeadMessage], set_aside: Callable[[HeadMessage, str], None]
+    messages: Sequence[HeadMessage],
+    set_aside: Callable[[HeadMessage, str], None],
+    *,
+    packs: bool = False,
 ) -> Iterator[Frame[HeadMessage]]:
     """Yield frames that hold all messages in order; a larger message than a frame goes alone.
 
@@ -49,18 +59,23 @@ def frames_from_head(
     Args:
         messages: in the order in which they are sent.
         set_aside: takes each message that the node could not read, with the reason.
+        packs: the node reads packed frames.
     """
-    return _frames(messages, decode_from_head, set_aside)
+    return _frames(messages, decode_from_head, set_aside, packs=packs)
 
 
 def frames_from_node(
-    messages: Sequence[NodeMessage], set_aside: Callable[[NodeMessage, str], None]
+    messages: Sequence[NodeMessage],
+    set_aside: Callable[[NodeMessage, str], None],
+    *,
+    packs: bool = False,
 ) -> Iterator[Frame[NodeMessage]]:
     """Yield the same of a node; a report goes without the parts that the head could not read.
 
     Args:
         messages: in the order in which they are sent.
         set_aside: takes each message that the head could not read, with what is wrong with it.
+        packs: the head reads packed frames.
     """
 
     def mend(message: NodeMessage, reason: str) -> NodeMessage | None:
@@ -68,17 +83,26 @@ def frames_from_node(
         found = salvaged(message)
         return None if found is None else found.message
 
-    return _frames(messages, decode_from_node, mend)
+    return _frames(messages, decode_from_node, mend, packs=packs)
 
 
 def _frames(
     messages: Sequence[M],
     decode: Callable[[bytes], Sequence[object]],
     set_aside: Callable[[M, str], M | None],
+    *,
+    packs: bool,
 ) -> Iterator[Frame[M]]:
     parts: list[tuple[bytes, M]] = []
     size = 0
     for message in messages:
+        packed = _packed(message, decode) if packs else None
+        if packed is not None:
+            if parts:
+                yield from _checked(parts, decode, set_aside)
+                parts, size = [], 0
+            yield packed
+            continue
         part = _part(message)
         if parts and (size + len(part) + 2 > FRAME_BYTES or len(parts) >= FRAME_MESSAGES):
             yield from _checked(parts, decode, set_aside)
@@ -87,6 +111,17 @@ def _frames(
         size += len(part) + 1
     if parts:
         yield from _checked(parts, decode, set_aside)
+
+
+def _packed(message: M, decode: Callable[[bytes], Sequence[object]]) -> Frame[M] | None:
+    """Return the packed frame of a message with data; None: its receiver could not read it."""
+    if type(message) not in _WITH_DATA:
+        return None
+    try:
+        frame = Frame(encode_packed(message), [message])
+    except FAULTS:
+        return None
+    return None if _fault(frame, decode) else frame
 
 
 def _part(message: Struct) -> bytes:

@@ -7,6 +7,7 @@ and the node's incarnation. A receiver drops what does not fit, with a counted w
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -161,6 +162,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         config: how it has read its configuration file; None: not told.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
         gpu_fence: what keeps jobs from the GPUs of others, or why nothing does; empty: no GPUs.
+        packs: it reads packed frames.
     """
 
     boot_id: str
@@ -184,6 +186,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     gpu_fence: str = ""
     gpu_sharing: GpuSharing | None = None
     gpu_use: GpuUse | None = None
+    packs: bool = False
     health: tuple[HealthResult, ...] = ()
     config: ConfigRow | None = None
 
@@ -196,6 +199,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         seq: of the newest event that is durable on the head.
         next_job: the id that the next job gets.
         heads: addresses of all heads of the cluster, ``host:port``; none: only this one is known.
+        packs: the head reads packed frames.
     """
 
     cluster: str
@@ -204,6 +208,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     seq: Count = 0
     next_job: Count = 0
     heads: tuple[str, ...] = ()
+    packs: bool = False
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -606,7 +611,11 @@ NodeMessage = (
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])
 _node_decoder = msgspec.json.Decoder(list[NodeMessage])
+_head_unpacker = msgspec.msgpack.Decoder(list[HeadMessage])
+_node_unpacker = msgspec.msgpack.Decoder(list[NodeMessage])
 _encoder = msgspec.json.Encoder()
+_packer = msgspec.msgpack.Encoder()
+_PACKED: Final = b"\x91"  # begins a list of one element in MessagePack, and no JSON
 
 
 def encode(messages: Sequence[HeadMessage] | Sequence[NodeMessage]) -> bytes:
@@ -614,19 +623,33 @@ def encode(messages: Sequence[HeadMessage] | Sequence[NodeMessage]) -> bytes:
     return _encoder.encode(messages)
 
 
+def encode_packed(message: Struct) -> bytes:
+    """Return a packed frame of a message, in which bytes stand as they are."""
+    return _packer.encode((message,))
+
+
+def is_packed(frame: bytes | memoryview) -> bool:
+    """Return whether a frame is packed."""
+    return bytes(frame[:1]) == _PACKED
+
+
 def decode_from_head(frame: bytes | memoryview | str) -> list[HeadMessage]:
     """Return the messages of a frame that the head sent.
 
     Raises:
-        msgspec.DecodeError: the frame is no JSON or does not follow the schema.
+        msgspec.DecodeError: the frame cannot be read, or does not follow the schema.
     """
-    return _head_decoder.decode(frame)
+    if isinstance(frame, str) or not is_packed(frame):
+        return _head_decoder.decode(frame)
+    return _head_unpacker.decode(frame)
 
 
 def decode_from_node(frame: bytes | memoryview | str) -> list[NodeMessage]:
     """Return the messages of a frame that a node sent.
 
     Raises:
-        msgspec.DecodeError: the frame is no JSON or does not follow the schema.
+        msgspec.DecodeError: the frame cannot be read, or does not follow the schema.
     """
-    return _node_decoder.decode(frame)
+    if isinstance(frame, str) or not is_packed(frame):
+        return _node_decoder.decode(frame)
+    return _node_unpacker.decode(frame)

@@ -25,6 +25,7 @@ from gsched.protocol.node import (
     decode_from_head,
     decode_from_node,
     encode,
+    is_packed,
 )
 from gsched.protocol.unreadable import Unreadable
 
@@ -51,6 +52,14 @@ class _Envelope(Struct):
     record: Raw = Raw(b"{}")  # of an end
 
 
+class _PackedEnvelope(Struct):
+    """What names a message in a packed frame; nothing else of it is decoded."""
+
+    type: str = ""
+    job: int = 0
+    attempt: int = 0
+
+
 class UnreadablePart(Struct, frozen=True):
     """A part of a report that cannot be read; ``job`` is that which it is about, 0: unknown."""
 
@@ -70,10 +79,13 @@ def read_from_head(frame: bytes | memoryview) -> tuple[list[HeadMessage], list[U
     """Return the messages of a frame that the head sent, and those that cannot be read.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError: the frame is no JSON list.
+        msgspec.MsgspecError, UnicodeDecodeError: the frame is no list of messages.
     """
-    with contextlib.suppress(*FAULTS):
+    try:
         return decode_from_head(frame), []
+    except FAULTS as error:
+        if is_packed(frame):
+            return [], [_named_packed(frame, error)]
     read: list[HeadMessage] = []
     unreadable: list[Unreadable] = []
     for raw in _raws(frame):
@@ -92,10 +104,13 @@ def read_from_node(
     Also those of them that are incomplete, and those that cannot be read at all.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError: the frame is no JSON list.
+        msgspec.MsgspecError, UnicodeDecodeError: the frame is no list of messages.
     """
-    with contextlib.suppress(*FAULTS):
+    try:
         return decode_from_node(frame), [], []
+    except FAULTS as error:
+        if is_packed(frame):
+            return [], [], [_named_packed(frame, error)]
     read: list[NodeMessage] = []
     incomplete: list[Salvaged] = []
     unreadable: list[Unreadable] = []
@@ -214,6 +229,16 @@ def _raws(frame: bytes | memoryview) -> list[Raw]:
         return msgspec.json.decode(frame, type=list[Raw])
     except RecursionError as error:
         raise msgspec.DecodeError(str(error)) from error
+
+
+def _named_packed(frame: bytes | memoryview, error: BaseException) -> Unreadable:
+    (found,) = msgspec.msgpack.decode(frame, type=tuple[_PackedEnvelope])
+    return Unreadable(
+        of=found.type[:MAX_REASON],
+        job=_count(found.job),
+        attempt=_count(found.attempt),
+        reason=str(error)[:MAX_REASON],
+    )
 
 
 def _named(raw: Raw, error: BaseException) -> Unreadable:

@@ -118,7 +118,9 @@ class ReadCode(Struct, frozen=True, kw_only=True):
 class StageHello(Struct, frozen=True, kw_only=True):
     """The first line of the program that stages files in for an attempt on this node.
 
-    Each further line is ``fetch``, and answered by a line with ``data``, ``error`` or ``later``.
+    Each further line is ``fetch``. It may come before the line before it is answered. The answers
+    come in order: a line with ``error`` or ``later``, or with the ``count`` of bytes that follow
+    it; with ``data`` where ``raw`` was not requested.
     """
 
     version: _Count
@@ -132,6 +134,8 @@ class FetchStaged(Struct, frozen=True, kw_only=True):
     item: _Count
     after: Annotated[bytes, Meta(max_length=MAX_PATH)] = b""
     offset: Number = BEGIN
+    lists: bool = False
+    raw: bool = False
 
 
 class TrainingLine(Struct, frozen=True, kw_only=True):

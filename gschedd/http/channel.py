@@ -247,6 +247,7 @@ class NodeChannel:
                 seq=self._links.newest[0],
                 next_job=self._links.newest[1],
                 heads=self._engine.head.settings.config.head.addresses,
+                packs=True,
             )
         )
         self._joining.node_settings.offer(link, message.config)  # before the launches that follow
@@ -364,7 +365,7 @@ class NodeChannel:
                 case DeliverPiece():
                     self._deliveries.take(node, message, link.send)
                 case StagedWanted():
-                    self._deliveries.fetch(node, message, link.send)
+                    self._deliveries.fetch(node, message, link.pass_on)
                 case FileDone():
                     self._deliveries.took(node, message)
                 case n.Probed():

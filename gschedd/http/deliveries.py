@@ -9,8 +9,11 @@ stage in.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
@@ -21,7 +24,12 @@ from gsched.host_slots import HostSlots
 from gsched.logs import Complaints
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.job import JobSpec, StagedFile
-from gsched.model.limits import MAX_DELIVERIES, MAX_HOST_DELIVERIES
+from gsched.model.limits import (
+    MAX_DELIVERIES,
+    MAX_FILE_PIECES,
+    MAX_HOST_DELIVERIES,
+    MAX_NODE_PIECES,
+)
 from gsched.model.outputs import OutputFile, OutputNames, output_files, staged_path
 from gsched.model.passages import Passage
 from gsched.model.states import Join, PartState
@@ -55,6 +63,7 @@ _LATER: Final = frozenset(
 )
 STREAMS: Final = ("stdout", "stderr")
 LOOKUPS: Final = 8  # of attempts in the database
+TOO_MANY: Final = f"more than {MAX_NODE_PIECES} pieces at once"
 #: So long a piece waits for its turn at a host that is slow to answer; its node sends it again.
 TURN_S: Final = 20.0
 
@@ -74,6 +83,9 @@ class Deliveries:
         self._complaints = Complaints(log, clock)
         self._slots = HostSlots(MAX_DELIVERIES, MAX_HOST_DELIVERIES)
         self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._orders: WeakValueDictionary[tuple[str, int, int], asyncio.Lock]
+        self._orders = WeakValueDictionary()
+        self._held: Counter[str] = Counter()  # pieces of each node
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -84,25 +96,57 @@ class Deliveries:
         """Write a piece of a node, and send the answer."""
 
         async def deliver() -> None:
-            send(await self.deliver(node, piece))
+            with self._hold(node):
+                answer = await self.deliver(node, piece)
+            send(answer)
 
-        task = asyncio.create_task(deliver())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._holds_too_much(node):
+            send(PieceDelivered(request=piece.request, error=TOO_MANY, later=True))
+        else:
+            self._begin(deliver())
 
     def took(self, host: str, done: FileDone) -> None:
         """Take a host's answer about a file."""
         self._files.take(host, done)
 
-    def fetch(self, node: str, wanted: StagedWanted, send: Callable[[StagedRead], None]) -> None:
+    def fetch(
+        self, node: str, wanted: StagedWanted, pass_on: Callable[[StagedRead], Awaitable[None]]
+    ) -> None:
         """Send a node a piece of what is staged in, once it has been read."""
+        too_much = self._holds_too_much(node)
 
         async def give() -> None:
-            send(await self.read_staged(node, wanted))
+            if too_much:
+                await pass_on(StagedRead(request=wanted.request, error=TOO_MANY, later=True))
+                return
+            with self._hold(node):
+                await pass_on(await self.read_staged(node, wanted))
 
-        task = asyncio.create_task(give())
+        self._begin(give())
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _holds_too_much(self, node: str) -> bool:
+        """Return whether a node has more pieces on their way than gnode ever has."""
+        if self._held[node] < MAX_NODE_PIECES:
+            return False
+        self._head.oddities["delivery_refused"] += 1
+        self._complaints.say(node, f"{node}: a piece of a file is refused: {TOO_MANY}")
+        return True
+
+    @contextmanager
+    def _hold(self, node: str) -> Iterator[None]:
+        """Count a piece of a node while the head has it."""
+        self._held[node] += 1
+        try:
+            yield
+        finally:
+            self._held[node] -= 1
+            if not self._held[node]:
+                del self._held[node]
 
     async def read_staged(self, node: str, wanted: StagedWanted) -> StagedRead:
         """Return a piece of what a job that starts on a node stages in."""
@@ -163,6 +207,7 @@ class Deliveries:
         return place.host, structs.replace(
             self._owned(job.spec, OutputFile(staged_path(job.spec, item), "")),
             tree=True,
+            lists=wanted.lists,
             below=wanted.after,
             offset=wanted.offset,
             max_bytes=DELIVERY_BYTES,
@@ -172,7 +217,8 @@ class Deliveries:
         """Return the answer to a piece of a node, once it is written."""
         host = ""
         try:
-            async with self._lookups:
+            in_order = self._orders.setdefault((node, piece.job, piece.attempt), asyncio.Lock())
+            async with in_order, self._lookups:
                 job, attempt = await self._attempt(piece.job, piece.attempt)
             order = self._order(job, attempt, node, piece)
             assert job.spec.place is not None, "the order says so"
@@ -201,7 +247,11 @@ class Deliveries:
         if not _runs(attempt, node):  # else it is nothing that anybody waits for
             self._note(piece, node, host, size_bytes=len(piece.data))
         return PieceDelivered(
-            request=piece.request, end=done.end, taken=done.taken, path=f"{shown}:{done.path}"
+            request=piece.request,
+            end=done.end,
+            taken=done.taken,
+            path=f"{shown}:{done.path}",
+            window=MAX_FILE_PIECES if self._files.takes_following(host) else 0,
         )
 
     async def _done(self, host: str, order: FileOrder) -> FileDone:
@@ -301,6 +351,8 @@ class Deliveries:
             NotPermittedError: the piece is not of a file that the node may deliver.
         """
         name, spec = short_job_id(job.id), job.spec
+        if len(piece.data) > DELIVERY_BYTES:
+            raise NotPermittedError(f"a piece of job {name} has {len(piece.data)} bytes")
         if node not in attempt.parts:
             raise NotPermittedError(f"attempt {attempt.number} of job {name} is not of {node}")
         if piece.token != attempt.token:
@@ -323,6 +375,7 @@ class Deliveries:
             at=piece.at,
             data=piece.data,
             last=piece.last,
+            follows=piece.follows,
             umask=spec.umask,
         )
 
@@ -345,6 +398,7 @@ class Deliveries:
             at=piece.at,
             data=piece.data,
             last=piece.last,
+            follows=piece.follows,
             mode=piece.mode,
             umask=job.spec.umask,
             makes=0 if item.host else item.remote.count("/"),

@@ -20,6 +20,8 @@ from gschedd.http.hosts import Hosts
 from gschedd.http.links import Link, Links
 
 ANSWER_S: Final = 30.0
+#: Of the names in a piece of a tree, beyond the bytes that were requested.
+MORE_BYTES: Final = 64 * 1024
 GONE_LOOK_S: Final = 1.0  # how soon it is noticed that a host is gone that was to answer
 
 
@@ -65,7 +67,7 @@ class HostFiles:
                 while not link.is_gone:
                     await asyncio.wait({future}, timeout=GONE_LOOK_S)
                     if future.done():
-                        return future.result()
+                        return _bounded(link.node, order, future.result())
         except TimeoutError:
             raise BadStateError(f"{link.node} has not answered in {ANSWER_S:.0f} s") from None
         else:
@@ -77,6 +79,11 @@ class HostFiles:
         """Return whether a host can take many files in one order; also where it is not known."""
         link = self._link(host)
         return link is None or FILES_FEATURE in link.features
+
+    def takes_following(self, host: str) -> bool:
+        """Return whether a host takes pieces of a file while others are on their way."""
+        link = self._link(host)
+        return link is None or link.packs
 
     def _link(self, host: str) -> Link | None:
         if host:
@@ -92,3 +99,11 @@ class HostFiles:
             f"{self._settings().server} has no gnode that is connected by its Unix socket, and the "
             "head is not root there"
         )
+
+
+def _bounded(host: str, order: FileOrder, done: FileDone) -> FileDone:
+    """Return a host's answer, unless it is larger than what was requested."""
+    if len(done.data) <= order.max_bytes + MORE_BYTES:
+        return done
+    error = f"{host} has sent {len(done.data)} bytes; {order.max_bytes} were requested"
+    return FileDone(request=done.request, error=error)

@@ -175,6 +175,7 @@ class Hosts:
                 epoch=now.number,
                 epoch_id=now.id,
                 heads=self._head.settings.config.head.addresses,
+                packs=True,
             )
         )
         self.joining.welcome(link)

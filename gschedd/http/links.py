@@ -70,6 +70,7 @@ class Link:
         incomplete: what the node's registration lacks, as it could not be read.
         peer: who the node is by its certificate or the kernel.
         features: of the node, as it has registered.
+        packs: it reads packed frames, and takes pieces of a file one behind the other.
         certificate: what the node has told of its certificate; None: it has none.
     """
 
@@ -77,6 +78,7 @@ class Link:
         self.node = who.node
         self.boot_id = who.registration.boot_id
         self.features = frozenset(who.registration.inventory.features)
+        self.packs = who.registration.packs
         self.call = call
         self.witnessed = (0, 0)
         self.surveyed = False
@@ -90,6 +92,7 @@ class Link:
         self._answered = asyncio.Event()
         self._pinged = self._ponged = 0
         self._outbox: list[n.HeadMessage] = []
+        self._passing: dict[int, asyncio.Future[None]] = {}
         self._filled = asyncio.Event()
 
     def tell(self, reached: tuple[int, int]) -> None:
@@ -106,6 +109,21 @@ class Link:
             return
         self._outbox.append(message)
         self._filled.set()
+
+    async def pass_on(self, message: n.HeadMessage) -> None:
+        """Send a message, and wait until it has gone or the connection has ended."""
+        if self.is_gone:
+            return
+        gone = asyncio.get_running_loop().create_future()
+        self._passing[id(message)] = gone
+        self.send(message)
+        await gone
+
+    def _passed(self, messages: Sequence[n.HeadMessage]) -> None:
+        for each in messages if self._passing else ():
+            gone = self._passing.pop(id(each), None)
+            if gone is not None and not gone.done():
+                gone.set_result(None)
 
     def abort(self) -> None:
         """End the connection at once; what was to be sent is lost."""
@@ -134,6 +152,10 @@ class Link:
         """Note that the connection has ended."""
         self.is_gone = True
         self._answered.set()
+        for gone in self._passing.values():
+            if not gone.done():
+                gone.set_result(None)
+        self._passing.clear()
 
     async def sender(self, set_aside: Callable[[n.HeadMessage, str], None]) -> None:
         """Send the outbox for ever, what waits in as few frames as its bytes allow.
@@ -144,8 +166,10 @@ class Link:
             await self._filled.wait()
             self._filled.clear()
             batch, self._outbox = self._outbox, []
-            for frame in frames_from_head(batch, set_aside):
+            for frame in frames_from_head(batch, set_aside, packs=self.packs):
                 await self.socket.send_bytes(frame.payload)
+                self._passed(frame.messages)
+            self._passed(batch)  # also what was set aside
             if any(isinstance(message, n.Launch) for message in batch):
                 failpoint("head.launch.after_send")
             if any(isinstance(message, n.ExitAck) for message in batch):

@@ -70,7 +70,17 @@ NODE_LIMITS: Final = (
         (
             "gnode.daemon.steps.STAGED_AT_ONCE",
             "pieces: pieces of staged files on their way to a node",
-            "a MiB each, 4 of one host of submission; at the rate of output that returns",
+            "a MiB each, 16 of one host of submission; at the rate of output that returns",
+            32,
+        ),
+    ),
+    *rows_of(
+        Scope.USER,
+        "gnode.daemon.steps",
+        (
+            "gnode.daemon.steps.STAGED_OF_USER",
+            "pieces: pieces of staged files that the programs of a user have not read",
+            "a program that reads nothing for 20 s is cut off",
             16,
         ),
     ),

@@ -330,6 +330,24 @@ LIMITS: Final = (
         ),
     ),
     *rows_of(
+        Scope.NODE,
+        "gschedd.http.deliveries",
+        (
+            "MAX_NODE_PIECES",
+            "pieces: pieces on their way through the head, of one node",
+            "until they are written or sent; a gnode has 64 at most, further ones are refused",
+        ),
+    ),
+    *rows_of(
+        Scope.ATTEMPT,
+        "gschedd.http.deliveries",
+        (
+            "MAX_FILE_PIECES",
+            "pieces: pieces of a file on their way to the host of submission",
+            "the host writes them in their order",
+        ),
+    ),
+    *rows_of(
         Scope.JOB,
         "gschedd.core.requests.content",
         (

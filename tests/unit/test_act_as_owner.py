@@ -62,6 +62,36 @@ def test_what_others_have_written_behind_stays(tmp_path: Path) -> None:
     assert path.read_text() == "abcXYZdef"
 
 
+@pytest.mark.parametrize("there", ["ab", "abcd", "abcXYZ", "abcdef"])
+def test_a_piece_that_follows_another_is_written_at_the_end_only(
+    tmp_path: Path, there: str
+) -> None:
+    """Where the one before it is not there, or others have written; even if it looks as if."""
+    path = tmp_path / "out"
+    path.write_text(there)
+
+    done = write(order(path, at=3, follows=True), b"def")
+
+    assert done == {"path": str(path), "end": len(there)}
+    assert path.read_text() == there
+    path.write_text("abc")
+    assert write(order(path, at=3, follows=True), b"def")["taken"] == 3
+
+
+def test_a_piece_that_follows_another_and_is_there_is_not_written_again(tmp_path: Path) -> None:
+    """Of what is staged out, into which nobody else writes."""
+    staged = {"temporary": "1.1.0", "below": "", "mode": 0o600}
+    path = tmp_path / "out"
+    write(order(path, at=BEGIN, **staged), b"abc")
+    write(order(path, at=3, **staged), b"def")
+
+    again = write(order(path, at=3, follows=True, **staged), b"def")
+    last = write(order(path, at=6, follows=True, last=True, **staged), b"ghi")
+
+    assert (again["end"], again["taken"], last["taken"]) == (6, 3, 3)
+    assert path.read_text() == "abcdefghi"
+
+
 def test_a_host_that_has_lost_what_it_had_says_so(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("ab")

@@ -1,8 +1,10 @@
 """Frames of the node channel: bounded by their bytes, in order, with nothing lost."""
 
+import msgspec
 import pytest
 
 from gsched.model.states import PartState
+from gsched.protocol.deliveries import FileDone
 from gsched.protocol.framing import (
     FRAME_BYTES,
     FRAME_MESSAGES,
@@ -17,10 +19,12 @@ from gsched.protocol.node import (
     KnownAttempts,
     NodeMessage,
     Ping,
+    Pong,
     decode_from_head,
     decode_from_node,
     encode,
 )
+from gsched.protocol.reading import read_from_head, read_from_node
 from tests.support.agent_driver import order
 
 MIB = 1024 * 1024
@@ -86,3 +90,46 @@ def test_an_answer_to_a_survey_is_cut_by_bytes(size: int) -> None:
     assert [each for piece in pieces for each in piece.attempts] == attempts
     assert all(len(encode([each])) <= FRAME_BYTES for each in pieces if len(each.attempts) > 1)
     assert list(known_pieces([])) == [KnownAttempts(attempts=(), done=True)]
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_piece_of_a_file_goes_alone_as_it_is_to_who_can_read_that(*, packs: bool) -> None:
+    """All arrives in order, and an older peer gets JSON."""
+    data = bytes(range(256)) * 4096
+    messages: list[NodeMessage] = [
+        Pong(number=1),
+        FileDone(request=2, path="ü", data=data),
+        Pong(number=3),
+        FileDone(request=4, data=b""),
+    ]
+
+    made = list(frames_from_node(messages, refuse, packs=packs))
+
+    assert [each for frame in made for each in decode_from_node(frame.payload)] == messages
+    assert [frame.payload[:1] == b"[" for frame in made] == (
+        [True, False, True, False] if packs else [True]
+    )
+    assert not packs or len(made[1].payload) < len(data) + 200
+
+
+@pytest.mark.parametrize(
+    ("payload", "of"),
+    [
+        (msgspec.msgpack.encode([{"type": "file_done", "request": "x", "job": 7}]), "file_done"),
+        (msgspec.msgpack.encode([{"type": "of a later version", "job": 7}]), "of a later version"),
+    ],
+)
+def test_a_packed_message_that_cannot_be_read_is_set_aside(payload: bytes, of: str) -> None:
+    read, incomplete, (unreadable,) = read_from_node(payload)
+
+    assert (read, incomplete, unreadable.of, unreadable.job) == ([], [], of, 7)
+    assert read_from_head(payload)[1][0].of == of
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x91", b"\x91" * 100_000, b"\x91\xdd\x01\x00\x00\x00" + b"\x01" * 9]
+)
+def test_what_is_no_packed_frame_is_an_error_of_the_connection(payload: bytes) -> None:
+    for read in (read_from_node, read_from_head):
+        with pytest.raises(msgspec.MsgspecError):
+            read(payload)

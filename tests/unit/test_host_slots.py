@@ -72,6 +72,28 @@ def test_a_host_that_does_not_answer_takes_no_slot_of_others() -> None:
     assert slow
 
 
+def test_a_slow_host_has_one_slot_while_all_are_taken() -> None:
+    """Else nobody would notice that it answers again."""
+
+    async def run() -> list[str]:
+        slots, slow, busy, begun = HostSlots(2, 1), asyncio.Event(), asyncio.Event(), list[str]()
+        hung, waits = (asyncio.create_task(take(slots, "a", begun, slow)) for _ in range(2))
+        await asyncio.sleep(2 * host_slots.SLOW_S)
+        waits.cancel()
+        slow.set()
+        await asyncio.wait({hung, waits})
+        others = [asyncio.create_task(take(slots, host, begun, busy)) for host in "bc"]
+        await settled()
+        again = [asyncio.create_task(take(slots, "a", begun, busy)) for _ in range(2)]
+        await settled()
+        before = list(begun)
+        busy.set()
+        await asyncio.gather(*others, *again)
+        return before
+
+    assert asyncio.run(run()) == ["a", "b", "c", "a"]
+
+
 def test_who_has_given_up_waiting_gets_no_slot() -> None:
     async def run() -> list[str]:
         slots, until, begun = HostSlots(1, 1), asyncio.Event(), list[str]()

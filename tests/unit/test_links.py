@@ -4,7 +4,11 @@ import asyncio
 
 import pytest
 
-from gschedd.http.links import stop
+from gsched.model.resources import Inventory, Load
+from gsched.protocol.deliveries import StagedRead
+from gsched.protocol.node import Register
+from gschedd.http.handshake import Introduced, Peer
+from gschedd.http.links import Link, stop
 
 
 def test_a_task_that_is_cancelled_while_it_stops_another_one_is_cancelled() -> None:
@@ -52,3 +56,45 @@ def test_only_a_lost_connection_is_no_error_of_the_sender(
     else:
         with pytest.raises(error):
             asyncio.run(run())
+
+
+class Slow:
+    """A connection whose other end reads when it is let."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Semaphore(0)
+
+    async def send_bytes(self, _: bytes) -> None:
+        await self.reads.acquire()
+
+
+def test_who_passes_a_piece_on_waits_until_it_has_gone() -> None:
+    """So that the head holds a bounded number of them for a node that does not read."""
+
+    async def run() -> list[int]:
+        registration = Register(
+            boot_id="b", incarnation="i", address="a", gnode_version="1", attempts=(), load=Load(),
+            inventory=Inventory(cpus=1, memory_bytes=1), packs=True,
+        )  # fmt: skip
+        who = Introduced(
+            node="n1", peer=Peer(role="node", name="n1"), registration=registration, incomplete=()
+        )
+        socket = Slow()
+        link = Link(who, socket, call=1)  # type: ignore[arg-type]  # a part of it is enough
+        sender = asyncio.create_task(link.sender(lambda *_: None))
+        tasks = [
+            asyncio.create_task(link.pass_on(StagedRead(request=number, data=b"x")))
+            for number in range(3)
+        ]
+        found = []
+        for _ in range(2):
+            await asyncio.sleep(0.02)
+            found += [sum(task.done() for task in tasks)]
+            socket.reads.release()
+        await asyncio.sleep(0.02)
+        link.end()
+        await asyncio.wait_for(asyncio.gather(*tasks, link.pass_on(StagedRead(request=9))), 5)
+        sender.cancel()
+        return found
+
+    assert asyncio.run(run()) == [0, 1]
