@@ -15,6 +15,8 @@ from gnode.daemon.outcomes import EndToKeep, OutcomeLog
 from gnode.daemon.spool import NodeSpool
 from gnode.daemon.starts import Answers, Starts
 from gnode.daemon.writes import UnreadableRecords
+from gnode.task import SupervisorInfo
+from gsched.model.job import ExitRecord
 
 
 class AttemptEnds:
@@ -71,19 +73,29 @@ class AttemptEnds:
             return
         attempt = self._agent.attempts.get(key)
         text = known if attempt is not None and not attempt.prepared else b""
-        self._log.add(EndToKeep(key.name, text, partial(self.read, key, known, known_info)))
+        # The end tells the start as well, unless that was told: it is not looked for meanwhile.
+        start = known_info if self._starts.forget(key) else None
+        self._log.add(EndToKeep(key.name, text, partial(self._take_durable, key, known, start)))
 
-    def read(self, key: AttemptKey, known: bytes = b"", known_info: bytes = b"") -> None:
-        """Take the end of an attempt from its journal, or from records that are durable."""
+    def _take_durable(self, key: AttemptKey, known: bytes, known_info: bytes | None) -> None:
+        info = None if known_info is None else self._spool.read_info(key, known_info)
+        self._take(key, self._spool.decoded_exit(key, known), info)
+
+    def read(self, key: AttemptKey) -> None:
+        """Take the end of an attempt from its journal."""
         try:
-            record = self._spool.read_exit(key, known)
+            record = self._spool.read_exit(key)
         except OSError as error:
             self.unreadable.again(key, str(error), "end", partial(self.read, key))
             return
+        self._take(key, record, self._spool.read_info(key) if self._starts.forget(key) else None)
+
+    def _take(
+        self, key: AttemptKey, record: ExitRecord | None, info: SupervisorInfo | None
+    ) -> None:
         self._kept(key)
         self.unreadable.settle(key)
         self._load.note(self._agent.attempts.get(key), record)
-        info = self._spool.read_info(key, known_info) if self._starts.forget(key) else None
         self._answers.forget(key)
         self._post(SupervisorEnded(key=key, record=record, info=info))
 

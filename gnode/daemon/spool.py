@@ -255,19 +255,14 @@ class NodeSpool:
     def _info(self, key: AttemptKey, story: Story) -> SupervisorInfo | None:
         return _decoded(_info_decoder, f"the start of {key.name}", story.started)
 
-    def read_exit(self, key: AttemptKey, known: bytes = b"") -> ExitRecord | None:
+    def read_exit(self, key: AttemptKey) -> ExitRecord | None:
         """Return an attempt's exit record, None if there is none, or what is there is no record.
 
-        Args:
-            key: of the attempt.
-            known: the record, if its supervisor has told it and it is durable; then nothing is
-                read. One that is read is flushed: whoever wrote it may not have come to that.
+        It is flushed: whoever wrote it may not have come to that.
 
         Raises:
             OSError: it cannot be read, or not be trusted, now: that does not say that it is absent.
         """
-        if known:
-            return self.decoded_exit(key, known)
         record = self._exit(key, journal.read_story(self.directory(key)))
         if record is not None:
             self.flush_exit(key.name)

@@ -133,7 +133,7 @@ def place(tmp_path: Path) -> NodeSpool:
 
 def test_a_record_that_the_supervisor_has_told_is_not_read_again(place: NodeSpool) -> None:
     place.write_task(a_task())
-    told = place.read_exit(KEY, b'{"job":1,"attempt":1,"kind":"exited","exit_code":7}')
+    told = place.decoded_exit(KEY, b'{"job":1,"attempt":1,"kind":"exited","exit_code":7}')
 
     assert told is not None
     assert told.exit_code == 7
