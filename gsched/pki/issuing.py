@@ -311,8 +311,10 @@ def own_identity(files: CertificateFiles, *, role: Role, name: str, now_s: float
         CertificateError: there is none, or it is another one, or does not count now.
     """
     if not files.exist:
+        has_own = os.path.exists(files.certificate) and os.path.exists(files.key)
+        what = f"authority in {files.trusted}" if has_own else f"certificate in {files.certificate}"
         raise CertificateError(
-            f"this node has no certificate in {files.certificate}: on the head run gsched token "
+            f"this node has no {what}: on the head run gsched token "
             f"create --role {role} --name {name} (with --replace, if it had one), and its line on "
             "this host"
         )

@@ -17,8 +17,19 @@ import msgspec
 import psutil
 from budget import Snapshot, snapshot
 
-from gsched.cli.local.cluster import read_head, read_node, write_head, write_node
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gsched.cli.local.cluster import (
+    node_daemon,
+    read_head,
+    read_node,
+    write_head,
+    write_node,
+)
+from gsched.cli.local.daemons import running_process, start, stop
 from gsched.cli.local.layout import ClusterLayout, layout_of
+from gsched.client import HeadClient
+from tests.support.certificates import give_certificate
 
 # linux/fs.h: "top of directory hierarchies" makes ext4 choose places for the directories below it
 # by free space. Otherwise they share the place of /tmp, where inodes that any program has deleted
@@ -35,17 +46,19 @@ class CpuTimes:
     Attributes:
         supervisors: the launcher and its supervisors, also those that have ended.
         jobs: what the supervisors have reaped.
+        database: PostgreSQL, where it has the state.
     """
 
     head: float = 0.0
     gnode: float = 0.0
     supervisors: float = 0.0
     jobs: float = 0.0
+    database: float = 0.0
 
     @property
     def total(self) -> float:
         """Return the sum of all parts."""
-        return self.head + self.gnode + self.supervisors + self.jobs
+        return self.head + self.gnode + self.supervisors + self.jobs + self.database
 
     def since(self, before: "CpuTimes") -> "CpuTimes":
         """Return what was used after ``before``."""
@@ -54,6 +67,7 @@ class CpuTimes:
             gnode=self.gnode - before.gnode,
             supervisors=self.supervisors - before.supervisors,
             jobs=self.jobs - before.jobs,
+            database=self.database - before.database,
         )
 
 
@@ -62,6 +76,7 @@ class Cluster:
 
     def __init__(self, layout: ClusterLayout) -> None:
         self.layout = layout
+        self._database: psutil.Process | None = None
         self.address = str(layout.socket)
         self.environment = os.environ | {"GSCHED_HEAD": self.address}
 
@@ -78,6 +93,30 @@ class Cluster:
         with self.layout.config.open("a") as file:
             file.write(f"\n[history]\nlearn = {str(learn).lower()}\n")
         self.up()
+
+    def use_database(self, url: str, process: psutil.Process) -> None:
+        """Let the head keep its state in a database, which this process serves."""
+        self.down()
+        self._database = process
+        with self.layout.config.open("a") as file:
+            file.write(f'\n[store]\nurl = "{url}"\n')
+        _gsched("store", "copy", "--config", str(self.layout.config))
+        self.up()
+
+    def use_tls(self) -> None:
+        """Connect the node by TCP and TLS on loopback, as another host, until the next `up`."""
+        layout = self.layout
+        node = layout.nodes()[0]
+        gnode = running_process(node_daemon(node))
+        assert gnode is not None, "it is up"
+        stop(gnode)
+        give_certificate(layout.directory, node.directory, node.name)
+        address = f"127.0.0.1:{int(layout.port.read_text())}"
+        write_node(node, msgspec.structs.replace(read_node(node), head=address))
+        start(node_daemon(node))
+        head = HeadClient(self.address)
+        while not any(row.name == node.name and row.state == "up" for row in head.nodes().nodes):
+            time.sleep(LOOK_S)
 
     def down(self) -> None:
         """End jobs and daemons."""
@@ -98,6 +137,8 @@ class Cluster:
             "supervisors": [each.pid for each in launcher.children()],
         }
         found = snapshot(processes, self.layout.directory)
+        if self._database is not None:
+            return found
         path = f"file:{self.layout.directory}/gsched.db?mode=ro"
         with closing(sqlite3.connect(path, uri=True)) as db:
             pages, size = (
@@ -123,6 +164,7 @@ class Cluster:
             gnode=_own_s(psutil.Process(int(node.pid.read_text()))),
             supervisors=supervisors,
             jobs=jobs,
+            database=_family_s(self._database) if self._database is not None else 0.0,
         )
 
 
@@ -138,6 +180,13 @@ def _launcher(record: Path) -> psutil.Process:
 def _own_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def _family_s(process: psutil.Process) -> float:
+    """Return the CPU time of a server, of its processes, and of those that have ended."""
+    times = process.cpu_times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return float(own + sum(_own_s(each) for each in process.children()))
 
 
 def _gsched(*arguments: str) -> None:

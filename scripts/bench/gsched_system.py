@@ -3,7 +3,7 @@
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from budget import Snapshot
@@ -11,6 +11,7 @@ from cluster import BIN, Cluster, CpuTimes, one_node
 
 from gsched.client import HeadClient, new_job
 from gsched.protocol.job_rows import JobRow
+from tests.support.postgres import postgres_server
 
 SCRIPT = "#!/bin/sh\n:\n"
 LOOP = 'for i in $(seq "$1"); do "$2" -N noop -o /dev/null -e /dev/null "$3" || exit; done'
@@ -103,8 +104,22 @@ class Gsched:
 
 
 @contextmanager
-def running(*, cpus: int, cgroup: str, policy: str, learn: bool) -> Iterator[Gsched]:
-    """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not."""
-    with one_node(cpus=cpus, cgroup=cgroup) as cluster:
+def running(
+    *, cpus: int, cgroup: str, policy: str, learn: bool, tls: bool = False, postgresql: bool = False
+) -> Iterator[Gsched]:
+    """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not.
+
+    Args:
+        tls: the node connects over TLS on loopback, not by a Unix socket.
+        postgresql: the head keeps its state there, not in SQLite; it flushes what is committed.
+    """
+    with ExitStack() as stack:
+        # first, so that it ends last
+        server = stack.enter_context(postgres_server(fsync=True)) if postgresql else None
+        cluster = stack.enter_context(one_node(cpus=cpus, cgroup=cgroup))
         cluster.choose(policy, learn=learn)
+        if server is not None:
+            cluster.use_database(server.url, server.process)
+        if tls:
+            cluster.use_tls()
         yield Gsched(cluster)

@@ -13,6 +13,9 @@ gsched       one request of gsched.client.Head.submit with N script jobs, until 
 gsched:POLICY, gsched:POLICY:unlearned
              the same under another policy than the default, and with a head that learns nothing
              of jobs that have run ([history] learn = false): to compare them in one run.
+gsched+tls, gsched+postgresql
+             the same with a node that connects over TLS on loopback instead of a Unix socket, or
+             a head whose state is in a PostgreSQL server of its own, fsync on, on a Unix socket.
 gsched@DIR   gsched of another checkout, which scripts/test has set up: to compare two versions.
 gsub loop    a shell loop of gsub, one process and one job after the other (--loop jobs).
 hyperqueue   one job of N tasks through the Python API of its wheel, server and worker in one
@@ -97,7 +100,7 @@ class Rounds:
             try:
                 if name.startswith(f"{GSCHED}@"):
                     system = self._start_checkout(name)
-                elif name.partition(":")[0] == GSCHED:
+                elif _kind(name) == GSCHED:
                     system = self._start_gsched(name)
                 else:
                     system = starts[name]()
@@ -108,12 +111,15 @@ class Rounds:
                 self._systems[name] = system
 
     def _start_gsched(self, name: str) -> System:
-        _, policy, unlearned = (*name.split(":"), "", "")[:3]
+        kind, policy, unlearned = (*name.split(":"), "", "")[:3]
+        ways = kind.split("+")[1:]
         running = gsched_system.running(
             cpus=self._options.cpus,
             cgroup=self._options.cgroup,
             policy=policy or "balance",
             learn=not unlearned,
+            tls="tls" in ways,
+            postgresql="postgresql" in ways,
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)
@@ -205,11 +211,27 @@ def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
     """Return the median CPU time that a job costs in each part of a gsched, in ms."""
     parts = {
         name: statistics.median(getattr(each, name) for each in cpu) * 1000 / jobs
-        for name in ("head", "gnode", "supervisors", "jobs")
+        for name in ("head", "gnode", "supervisors", "jobs", "database")
     }
     names = {"supervisors": "launcher and supervisors", "jobs": "the job itself"}
     told = [f"{names.get(name, name)} {value:.2f}" for name, value in parts.items()]
     return f"{system}: CPU time per job, ms: {', '.join(told)}"
+
+
+def pair_line(rounds: Rounds, name: str) -> str:
+    """Return how a gsched compares with the first one: medians of the ratios of each round."""
+    told = []
+    for what, values in (("tasks/s", rounds.rates), ("CPU time", rounds.cpu_ms)):
+        ratios = [mine / other for mine, other in zip(values[name], values[GSCHED], strict=True)]
+        told.append(
+            f"{what} x {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+    return f"{name} over {GSCHED}: {', '.join(told)}"
+
+
+def _kind(name: str) -> str:
+    """Return the system of a name, without policy and ways."""
+    return name.partition(":")[0].partition("+")[0]
 
 
 def budget_lines(system: str, running: gsched_system.Gsched, jobs: int) -> list[str]:
@@ -248,7 +270,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
-    wanted = {name.partition("@")[0].partition(":")[0] for name in options.only}
+    wanted = {_kind(name.partition("@")[0]) for name in options.only}
     if unknown := wanted - set(SYSTEMS):
         parser.error(f"--only {','.join(sorted(unknown))}: one of {', '.join(SYSTEMS)}")
     return options
@@ -272,6 +294,9 @@ def main() -> None:
     print("\n".join(table(rounds)))
     for name, parts in rounds.parts.items():
         print(cpu_line(name, parts, options.jobs))
+    for name in rounds.parts if GSCHED in rounds.parts else ():
+        if name != GSCHED:
+            print(pair_line(rounds, name))
     for name, each in rounds.of_here().items() if options.budget else ():
         print("\n".join(budget_lines(name, each, options.jobs * options.rounds)))
     if gsub_s is not None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.cluster import wait_until
@@ -24,6 +25,7 @@ class Postgres:
 
     Args:
         primary: of which it is a replica; None: it is a server of its own.
+        fsync: whether it flushes what it commits to disk, as none must that only tests use.
     """
 
     def __init__(
@@ -32,7 +34,10 @@ class Postgres:
         programs: Path,
         account: str | None,
         primary: "Postgres | None" = None,
+        *,
+        fsync: bool = False,
     ) -> None:
+        self._fsync = fsync
         self.directory = directory
         self._programs = programs
         self._account = account
@@ -49,6 +54,12 @@ class Postgres:
         """Return the URL of its database."""
         return f"postgresql:///postgres?user=gsched&host={self.directory}"
 
+    @property
+    def process(self) -> psutil.Process:
+        """Return the process of the server that runs."""
+        assert self._process is not None, "it has started"
+        return psutil.Process(self._process.pid)
+
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
             [str(self._programs / program), *arguments],
@@ -63,7 +74,7 @@ class Postgres:
         options = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.directory),
-            "fsync": "off",
+            "fsync": "on" if self._fsync else "off",
         }
         self._process = subprocess.Popen(
             [
@@ -120,8 +131,8 @@ class Postgres:
 
 
 @contextmanager
-def postgres_server() -> Iterator[Postgres]:
-    """Make a server; the test is skipped where PostgreSQL is not installed."""
+def postgres_server(*, fsync: bool = False) -> Iterator[Postgres]:
+    """Make a server, which flushes to disk or not; skip the test where PostgreSQL is missing."""
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
     if not found:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
@@ -134,7 +145,7 @@ def postgres_server() -> Iterator[Postgres]:
             pytest.skip(f"PostgreSQL does not run as root, and there is no account {ACCOUNT}")
         account = ACCOUNT
         os.chown(directory, entry.pw_uid, entry.pw_gid)
-    server = Postgres(directory, Path(found[-1]).parent, account)
+    server = Postgres(directory, Path(found[-1]).parent, account, fsync=fsync)
     try:
         server.start()
         yield server

@@ -114,6 +114,9 @@ def test_the_certificate_of_a_node_is_looked_at(tmp_path: Path) -> None:
     ):
         give_certificate(tmp_path, state, name, cluster="c", shift_s=shift_s, again=True)
         assert words in found()
+    (state / DIRECTORY / TRUSTED).unlink()
+    assert f"has no authority in {state / DIRECTORY / TRUSTED} -> on the head" in found()
+    give_certificate(tmp_path, state, "n1", cluster="c", again=True)
     own = state / DIRECTORY / OWN
     own.write_bytes(own.read_bytes()[:100])
     assert "has no certificate of a host that can be read -> on the head run gsched" in found()
@@ -243,6 +246,7 @@ def test_nodes_that_take_no_jobs_are_told_with_the_reason() -> None:
         node("b", state="unreachable", reason="no word for 40 s"),
         node("c", drained=True, reason="new driver"),
         node("d", heartbeat_s=1.0),
+        node("e", state="unreachable", refused="refused from 10.0.0.9"),
     ]
     found = head_checks.check_nodes(rows, now_s=2000.0)
 
@@ -250,10 +254,11 @@ def test_nodes_that_take_no_jobs_are_told_with_the_reason() -> None:
         "node b": Level.FAIL,
         "node c": Level.WARN,
         "node d": Level.WARN,
+        "node e": Level.FAIL,
         "nodes": Level.OK,
     }
     assert "no word for 40 s" in found[0].text
-    assert "1 of 4" in found[-1].text
+    assert "1 of 5" in found[-1].text
     assert levels(head_checks.check_nodes([], now_s=0.0)) == {"nodes": Level.FAIL}
 
 

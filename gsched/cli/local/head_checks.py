@@ -293,8 +293,9 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
         return [
             fail("nodes", "no node has registered yet", "start gnode: see gnode(8) and its log")
         ]
-    findings = [each for row in rows for each in _check_node(row, now_s)]
-    good = len(rows) - len(findings)
+    of_nodes = [_check_node(row, now_s) for row in rows]
+    findings = [each for found in of_nodes for each in found]
+    good = sum(not found for found in of_nodes)
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
     return [
