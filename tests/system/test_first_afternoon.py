@@ -66,6 +66,10 @@ MADE = {
         (HERE, "test_a_node_whose_certificate_was_deleted_gets_a_new_one"),
         (HERE, "test_a_head_whose_certificates_were_deleted_makes_them_again"),
     ),
+    "a key that others can read": (
+        (JOINING, "test_t61_a_head_whose_authority_others_can_read_does_not_start"),
+        ("tests/system/test_gnode_orders.py", "test_a_key_that_others_can_read_is_refused"),
+    ),
     "a second head with an authority of its own": (
         (
             "tests/system/test_standby_authority.py",
