@@ -310,8 +310,6 @@ class Head:
         begin_epoch(self.state, self.settings, now_s)
         ask_again(self.state, now_s)
         self.power.mark_due(self.settings, now_s)
-        looks = self.preemptions.take_due(now_s)
-        self.state.dirty.any |= looks and self.rounds is None
         facts = [
             *due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
@@ -324,7 +322,7 @@ class Head:
         steps = [self._advance([*facts, *overdue(self.state, self.settings, now_s)], "timer")]
         if self.rounds is not None and self.rounds.lose_patience(now_s):
             steps.append(self._go_on(self.rounds, now_s))
-        if looks and self.rounds is not None:  # without a round: none has to be planned for that
+        if self.preemptions.take_due(now_s):  # no cycle: nothing has to be planned again for that
             steps += self._preempt(now_s)
         return together(steps)
 
