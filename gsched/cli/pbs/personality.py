@@ -76,8 +76,8 @@ class PbsDialect(Dialect):
         return error.exit_code if known is None else known.exit_code
 
     def is_queue_of_reservation(self, name: str) -> bool:
-        """Return whether ``pbs_rsub`` gives such names to reservations."""
-        return _RESERVATION.fullmatch(name) is not None
+        """Return whether it is one of the names that OpenPBS has for reservations alone."""
+        return self.is_openpbs and _RESERVATION.fullmatch(name) is not None
 
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return ``TEXT OPERAND`` as ``prt_job_err`` prints it, what gsched says behind MSG=."""
