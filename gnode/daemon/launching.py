@@ -67,6 +67,7 @@ class LauncherLine(Struct, frozen=True):
     Attributes:
         record, info: the exit record of an attempt that has ended, and that of its start, if they
             are known.
+        unflushed: the launcher flushes the record unless it hears that it is durable.
     """
 
     launched: str = ""
@@ -75,6 +76,7 @@ class LauncherLine(Struct, frozen=True):
     epilog: str = ""
     record: msgspec.Raw = msgspec.Raw()
     info: msgspec.Raw = msgspec.Raw()
+    unflushed: bool = False
     pid: int = 0
     start_ticks: int = 0
     message: str = ""
@@ -115,6 +117,7 @@ class LauncherClient:
         self._on_epilog = on_epilog
         self._pending: list[bytes] = []
         self._kept: list[str] = []
+        self._awaits_kept = False  # one of an older version flushes all itself
         self._kept_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -134,7 +137,8 @@ class LauncherClient:
 
     def kept(self, key: AttemptKey) -> None:
         """Tell that the exit record of an attempt outlives a power loss: it need not flush it."""
-        self._kept.append(key.name)
+        if self._awaits_kept:
+            self._kept.append(key.name)
 
     def flush(self) -> None:
         """Send what was asked since the last time."""
@@ -178,6 +182,7 @@ class LauncherClient:
             self._transport = None
             self._pending.clear()
             self._kept.clear()
+            self._awaits_kept = False
             log.warning("the launcher is gone; starting another")
             self._post(LauncherDown())
 
@@ -191,13 +196,17 @@ class LauncherClient:
         if self._transport is not None:
             self._transport.write(b'{"stop":true}\n')
 
+    def _take_end(self, line: LauncherLine) -> None:
+        self._awaits_kept = self._awaits_kept or line.unflushed
+        self._on_ended(parse_key(line.ended), bytes(line.record), bytes(line.info))
+
     async def _connect(self, gone: "asyncio.Future[None]") -> asyncio.WriteTransport | None:
         started = False
         for _ in range(CONNECT_TRIES):
             try:
                 with address_of(os.path.join(self._state_dir, SOCKET)) as address:
                     transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                        lambda: _Lines(self._post, self._on_ended, self._on_epilog, gone), address
+                        lambda: _Lines(self._post, self._take_end, self._on_epilog, gone), address
                     )
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started and not self._launcher_lives():
@@ -258,7 +267,7 @@ class _Lines(asyncio.Protocol):
     def __init__(
         self,
         post: Callable[[Input], None],
-        on_ended: Callable[[AttemptKey, bytes, bytes], None],
+        on_ended: Callable[[LauncherLine], None],
         on_epilog: Callable[[AttemptKey], None],
         gone: "asyncio.Future[None]",
     ) -> None:
@@ -293,7 +302,7 @@ class _Lines(asyncio.Protocol):
                     LaunchFailed(key=parse_key(line.failed), message=line.message, failure=failure)
                 )
             elif line.ended:
-                self._on_ended(parse_key(line.ended), bytes(line.record), bytes(line.info))
+                self._on_ended(line)
             elif line.epilog:
                 self._on_epilog(parse_key(line.epilog))
         except (msgspec.MsgspecError, InvalidRequestError) as error:

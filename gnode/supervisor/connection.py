@@ -76,10 +76,11 @@ class Connection:
 
     def put_ended(self, name: str, pid: int, record: bytes, info: bytes) -> None:
         """Queue the message that an attempt has ended, with its records that are known."""
-        if self.keeps:
-            self.unkept[name] = time.monotonic()
         known = b', "record": %s' % record if record else b""
         known += b', "info": %s' % info if info else b""
+        if self.keeps:
+            self.unkept[name] = time.monotonic()
+            known += b', "unflushed": true'
         self._unsent += b'{"ended": "%s", "pid": %d%s}\n' % (name.encode(), pid, known)
 
     def flush(self) -> bool:

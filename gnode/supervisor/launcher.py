@@ -11,7 +11,8 @@ supervisor has left), ``{"epilog": "12.1"}`` (run the epilog of an attempt that 
 ``{"stop": true}`` (leave when no supervisor is left).
 Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
-``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is written,
+``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is written
+(``"unflushed": true``: and who hears of it is to make it durable, and say so),
 ``{"epilog": ...}`` to all once a process that ran an epilog is gone; the journal has its result.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ def names(launcher: Launcher) -> list[str]:
     return [name for _, name in flushes(launcher)]
 
 
-def end_job(launcher: Launcher, job: int) -> None:
+def end_job(launcher: Launcher, job: int) -> dict[str, Any]:
     launcher.launch(launcher.task(job, ["true"]))
-    launcher.hear("ended", f"{job}.1")
+    return launcher.hear("ended", f"{job}.1")
 
 
 def connect_again(launcher: Launcher, rules: dict[str, object]) -> None:
@@ -52,14 +53,14 @@ def connect_again(launcher: Launcher, rules: dict[str, object]) -> None:
 
 
 def test_the_launcher_flushes_before_it_tells_a_gnode_that_does_not(launcher: Launcher) -> None:
-    end_job(launcher, 1)
+    assert "unflushed" not in end_job(launcher, 1)
 
     wait_until(lambda: flushes(launcher) == [(launcher.process.pid, "1.1")], "the flush")
 
 
 def test_what_gnode_has_made_durable_is_not_flushed_again(launcher: Launcher) -> None:
     launcher.ask(KEEPS)
-    end_job(launcher, 1)
+    assert end_job(launcher, 1)["unflushed"] is True
     end_job(launcher, 2)
     launcher.ask({"kept": ["1.1"]})
 
