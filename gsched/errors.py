@@ -9,6 +9,11 @@ from typing import ClassVar, Final
 
 #: Error numbers of a full disk, or of a quota of the file system.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Those that pass, of a file system or a machine.
+PASSING: Final = NO_ROOM | {
+    *(errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.ESTALE),
+    *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EBUSY, errno.EINTR),
+}
 
 
 class GschedError(Exception):

@@ -23,10 +23,18 @@ import sys
 from itertools import islice
 from typing import Any, Final
 
-from gnode.daemon.owner_tree import BATCH_ENTRIES, EntryPlace, below_of, read_tree, unpack
+from gnode.daemon.owner_tree import (
+    BATCH_ENTRIES,
+    EntryPlace,
+    below_of,
+    read_tree,
+    since_first,
+    unpack,
+)
 from gnode.daemon.read_as_owner import enter, read_piece, reason
 from gnode.supervisor import kernel, privilege
 from gnode.supervisor.errors import LaunchError
+from gsched.errors import PASSING
 
 BEGIN: Final = -1  # as in gsched.protocol.deliveries
 _FLAGS: Final = os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -132,32 +140,55 @@ def _write_entry(
     """
     below, owner, kind = below_of(order), str(order["temporary"]), order.get("kind", "file")
     shown = f"{path}/{below}" if below else path
-    _make_directories(path, int(order.get("makes", 0)))
+    makes = not order.get("drops")
     try:
-        with EntryPlace(path, below, makes=True) as place:
-            if kind == "directory":
+        if makes:
+            _make_directories(path, int(order.get("makes", 0)))
+        with EntryPlace(path, below, makes=makes) as place:
+            done: dict[str, object] = {}
+            if not makes:
+                place.remove(place.temporary(owner))
+            elif kind == "directory":
                 place.make_directory()
-                return {"path": _words(shown)}
-            if kind == "link":
+            elif kind == "link":
                 place.make_link(data, owner)
-                return {"path": _words(shown), "end": len(data), "taken": len(data)}
-            temporary = place.temporary(owner)
-            flags = _FLAGS | os.O_RDWR | os.O_NOFOLLOW
-            if order.get("at", BEGIN) == BEGIN:
-                place.remove(temporary)
-            fd = os.open(temporary, flags, 0o600, dir_fd=place.directory)
-            try:
-                done = _written(order, fd, data, durable=written is None)
-                if order.get("last") and done.get("taken") == len(data):
-                    place.take_name(temporary)
-            finally:
-                if written is None:
-                    os.close(fd)
-                else:
-                    written.append(fd)
+                done = {"end": len(data), "taken": len(data)}
+            else:
+                done = _write_file(order, place, data, written)
             return {"path": _words(shown), **done}
     except (OSError, ValueError) as error:
-        return _failed(shown, error)
+        return {**_failed(shown, error), "whole": _is_closed(path, below)}
+
+
+def _write_file(
+    order: dict[str, Any], place: EntryPlace, data: bytes, written: list[int] | None
+) -> dict[str, object]:
+    """Write a piece of a file under another name, until it is there in full."""
+    owner = str(order["temporary"])
+    temporary = place.temporary(owner)
+    if order.get("at", BEGIN) == BEGIN:
+        for each in since_first(owner):  # an attempt before may have been given up
+            place.remove(place.temporary(each))
+    fd = os.open(temporary, _FLAGS | os.O_RDWR | os.O_NOFOLLOW, 0o600, dir_fd=place.directory)
+    try:
+        done = _written(order, fd, data, durable=written is None)
+        if order.get("last") and done.get("taken") == len(data):
+            place.take_name(temporary)
+    except OSError as error:
+        if error.errno not in PASSING:  # else it goes on from there
+            place.remove(temporary)
+        raise
+    finally:
+        if written is None:
+            os.close(fd)
+        else:
+            written.append(fd)
+    return done
+
+
+def _is_closed(path: str, below: str) -> bool:
+    """Return whether nothing below a tree can be written, as its top is what fails."""
+    return not below or not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK)
 
 
 def _opened(order: dict[str, Any], path: str) -> tuple[int, str]:

@@ -182,8 +182,11 @@ class Outboxes:
             await asyncio.sleep(KEEP_LOOK_S)
             for path in self._places.abandoned(()):
                 age_s = self._clock.wall_s() - os.lstat(path).st_mtime
-                if age_s > KEEP_S and os.path.basename(path) not in self._under_way:
+                name = os.path.basename(path)
+                if age_s > KEEP_S and name not in self._under_way:
                     log.warning("%s could not be delivered for 30 days: removed", path)
+                    with suppress(InvalidRequestError):
+                        await self._drop(Outbox(path, self._progress_dir / name))
                     self._finish(path)
 
     def _begin(self, path: str, key: AttemptKey | None) -> None:
@@ -276,6 +279,7 @@ class Outboxes:
                 gate = None
             if not fault.later or stalled_s >= GIVE_UP_S:
                 log.warning("%s", self._words(box, fault))
+                await self._drop(box)
                 return
             left_s = GATE_S - stalled_s if gate is not None else pause_s
             try:
@@ -283,6 +287,16 @@ class Outboxes:
                     await wake.wait()
             except TimeoutError:
                 pause_s = min(2 * pause_s, PAUSE_LONGEST_S)
+
+    async def _drop(self, box: Outbox) -> None:
+        """Have the host remove what it has of files that are given up, if it is there."""
+        for name, sent in box.progress.items():
+            file, below = split(name)
+            if file.startswith(f"{FILES}/") and sent.sent and not sent.done:
+                if not self._is_connected():
+                    return
+                with suppress(DeliveryError):
+                    await self._ask(box.piece(file, below, drops=True))
 
     def _words(self, box: Outbox, fault: DeliveryError) -> str:
         if fault.later:
@@ -322,7 +336,8 @@ class Outboxes:
             if fault.later:
                 raise fault
         if faults:
-            raise DeliveryError(str(faults[0]), later=False, others=len(faults) - 1)
+            others = len(faults) - 1 + sum(each.others for each in faults)
+            raise DeliveryError(str(faults[0]), later=False, others=others)
 
     async def _carry_some(
         self, box: Outbox, left: deque[str], faults: list[DeliveryError], in_turn: asyncio.Lock
@@ -343,6 +358,9 @@ class Outboxes:
                     await self._carry_file(box, names[0])
             except DeliveryError as error:
                 faults.append(error)
+                if error.whole and not error.later:
+                    async with in_turn:
+                        error.others += _take_item(left, names[0])
 
     async def _carry_batch(
         self, box: Outbox, batch: FileBatch, faults: list[DeliveryError]
@@ -366,6 +384,9 @@ class Outboxes:
         await box.keep_progress()
         if answer.error and answer.later:
             raise DeliveryError(answer.error, later=True)
+        if refused and answer.whole:
+            others = len(batch.names) - len(arrived) - 1
+            raise DeliveryError(answer.error, later=False, others=others, whole=True)
         if not (arrived or refused or batch.faults):
             raise DeliveryError("the host of submission takes nothing", later=True)
         words = [f"{shown(name)}: {why}" for name, why in batch.faults]
@@ -537,7 +558,7 @@ def _take_answer(box: Outbox, sent: FileProgress, piece: _Flying) -> bool:
     answer = piece.answer.result()
     failpoint("delivery.node.after_answer")
     if answer.error:
-        raise DeliveryError(answer.error, later=answer.later)
+        raise DeliveryError(answer.error, later=answer.later, whole=answer.whole)
     box.window = answer.window
     if piece.follows and answer.taken != piece.size:
         return False  # it comes again, at the end of what has been acknowledged
@@ -552,3 +573,13 @@ def _take_answer(box: Outbox, sent: FileProgress, piece: _Flying) -> bool:
         sent.done = piece.last and answer.taken == piece.size
     sent.end = answer.end
     return not begun and answer.taken == piece.size and answer.end == piece.at + piece.size
+
+
+def _take_item(left: deque[str], name: str) -> int:
+    """Take what is staged out together with a file from what is left; return its number."""
+    item = split(name)[0]
+    others = [each for each in left if split(each)[0] != item]
+    count = len(left) - len(others)
+    left.clear()
+    left.extend(others)
+    return count

@@ -33,12 +33,19 @@ PROGRESS_S: Final = 1.0
 
 
 class DeliveryError(Exception):
-    """A file cannot be delivered; ``later``: it may be later; ``others`` cannot, either."""
+    """A file cannot be delivered.
 
-    def __init__(self, message: str, *, later: bool, others: int = 0) -> None:
+    Attributes:
+        later: it may be later.
+        others: number of other files that cannot, either.
+        whole: nothing of what is staged out with it can.
+    """
+
+    def __init__(self, message: str, *, later: bool, others: int = 0, whole: bool = False) -> None:
         super().__init__(message)
         self.later = later
         self.others = others
+        self.whole = whole
 
 
 class FileProgress(Struct, omit_defaults=True):

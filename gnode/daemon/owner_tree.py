@@ -30,6 +30,7 @@ BEGIN: Final = -1  # as in gsched.protocol.deliveries
 ENTRIES_MAX: Final = 1000  # of a piece
 BATCH_ENTRIES: Final = 500  # of a batch: as many descriptors are open
 DEPTH_MAX: Final = 32  # as many descriptors are open
+ATTEMPTS_MAX: Final = 20  # of which files that are not complete are looked for
 _HEADER_BYTES: Final = 200
 _ESCAPED: Final = 6  # of a byte in JSON
 _TRIES: Final = 3
@@ -206,6 +207,13 @@ class _TreePiece:
 def entry_cost(name: str, size_bytes: int) -> int:
     """Return how much of a piece an entry takes at most, bytes: a name may hold any."""
     return size_bytes + _HEADER_BYTES + _ESCAPED * len(os.fsencode(name))
+
+
+def since_first(attempt: str) -> Iterator[str]:
+    """Yield ``JOB.ATTEMPT`` and what follows of an attempt, and of those of its job before it."""
+    job, number, *rest = attempt.split(".")
+    for each in range(int(number), max(0, int(number) - ATTEMPTS_MAX), -1):
+        yield ".".join((job, str(each), *rest))
 
 
 def pack(header: Mapping[str, object], data: bytes = b"") -> bytes:

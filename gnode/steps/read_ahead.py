@@ -50,7 +50,7 @@ class ReadAhead:
     def take(self, listing: Iterable[dict[str, Any]]) -> None:
         """Take what follows `last` in the tree; a host of an older version sends a piece."""
         for header in listing:
-            if "end" in header or "at" in header:
+            if "end" in header or "at" in header or "size" not in header:
                 self.is_whole = True
                 return
             name, kind = str(header["name"]), header["kind"]

@@ -14,13 +14,14 @@ import hashlib
 import io
 import json
 import os
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NoReturn
 
-from gnode.daemon.owner_tree import BEGIN, unpack
+from gnode.daemon.owner_tree import BEGIN, since_first, unpack
 from gnode.steps.agent import connect_unix
 from gnode.steps.read_ahead import ReadAhead, TreeCursor
 
@@ -48,6 +49,7 @@ def main() -> None:
     end_s = time.monotonic() + float(limit_s) - SPARE_S
     copy = TreeCopy(path, attempt)
     source = PieceSource(socket, attempt, int(item), end_s)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         while not copy.is_complete:
             copy.take_piece(source.piece(copy.cursor, copy.size))
@@ -57,6 +59,8 @@ def main() -> None:
         _fail(f"{error.filename or path}: {error.strerror or error}")
     except (ValueError, LookupError, TypeError):
         _fail(f"{path}: a piece of it cannot be read")
+    finally:
+        copy.abandon()
 
 
 def _fail(message: str) -> NoReturn:
@@ -230,7 +234,7 @@ class TreeCopy:
             OSError: it cannot be written.
         """
         if self._open is not None and header.get("name") != self.cursor[0]:
-            self._abandon()
+            self.abandon()
             raise StageError(f"{self._target} has not arrived in full")
         if "end" in header:
             self.is_complete = True
@@ -239,7 +243,7 @@ class TreeCopy:
         if kind == "file" and header["at"] > 0:
             self._continue(name, header, data)
             return
-        self._abandon()
+        self.abandon()
         self._check(name, kind)
         path = os.path.join(self._path, name) if name else self._path
         if kind == "directory":
@@ -281,10 +285,10 @@ class TreeCopy:
                 return
             raise StageError(f"{path} is there already, and is no directory") from None
 
-    def _temporary(self, path: str) -> str:
+    def _temporary(self, path: str, attempt: str = "") -> str:
         top, name = os.path.split(path)
         digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
-        return os.path.join(top, f".gsched-{self._attempt}-{digest}")
+        return os.path.join(top, f".gsched-{attempt or self._attempt}-{digest}")
 
     def _begin(self, path: str, header: dict[str, Any]) -> None:
         if path == self._path:
@@ -294,8 +298,9 @@ class TreeCopy:
             raise StageError(f"{path} is there already, and is a directory")
         self._target, self._stamp = path, header["stamp"]
         temporary = self._temporary(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        for attempt in since_first(self._attempt):  # one that was killed has left its own
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temporary(path, attempt))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._open = open(os.open(temporary, flags, 0o600), "wb")  # noqa: SIM115 - over several pieces
 
@@ -307,7 +312,7 @@ class TreeCopy:
             return
         self._tries += 1
         if self._tries >= _TRIES:
-            self._abandon()
+            self.abandon()
             raise StageError(f"{self._target} changes while it is copied")
         self.cursor = TreeCursor(name, 0)  # from its beginning
 
@@ -326,12 +331,14 @@ class TreeCopy:
         except OSError as error:
             raise OSError(error.errno or errno.EIO, error.strerror, self._target) from None
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Remove a partly written file."""
         if self._open is not None:
             with contextlib.suppress(OSError):
                 self._open.close()
             self._open = None
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary(self._target))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from gnode.supervisor import kernel
+from gnode.supervisor import kernel, spool
 from gnode.supervisor.errors import LaunchError
 from gnode.task import Task
 
@@ -53,6 +53,36 @@ def check_unpacked(task: Task, status: int | None) -> None:
         stage="files",
         subject="job",
         errno=errno.ENOSPC,
+    )
+
+
+def look_at_output(task: Task) -> str:
+    """Return in words that a job's output cannot be written any more; empty: it can.
+
+    The caller is a process of the attempt, so that quotas count.
+    """
+    away = task.away
+    assert away is not None, "only such a job has an outbox"
+    try:
+        fd = os.open(away.outbox, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _LEAST_FREE_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in spool.NO_SPACE:
+            return ""
+        full, node = error.errno == errno.ENOSPC, task.env.get("GSCHED_NODE", "the node")
+    else:
+        return ""
+    where = f"{os.path.dirname(away.outbox)} on {node}, where its output waits to return"
+    if not full:
+        return f"the quota of its user in {where}, is used up: remove files there"
+    space = os.statvfs(away.outbox)
+    size_mib = space.f_blocks * space.f_frsize >> 20
+    return (
+        f"the file system of {where}, is full ({size_mib} MiB): write less output, or ask the "
+        "administrator for more room in tmp_dir"
     )
 
 

@@ -136,15 +136,22 @@ def _environment(task: Task) -> dict[str, str]:
 def _keep(task: Task, path: str) -> str:
     """Move what could not be copied to where it stays; return where it is, in words."""
     if not path.startswith(f"{task.user_dir}/"):
-        return f"the files are where the job left them: {path}"
+        return f"the files are where the job left them on {_node(task)}: {path}"
     place = os.path.join(task.env.get("HOME", "/"), KEPT, f"{task.job}.{task.attempt}")
     try:
         os.makedirs(place, 0o700, exist_ok=True)
     except OSError as error:
-        return f"they are lost: cannot make {place}: {os.strerror(error.errno or 0)}"
+        words = os.strerror(error.errno or 0)
+        return f"they are lost: cannot make {place} on {_node(task)}: {words}"
     end_s = kernel.boottime_s() + SLACK_S
     fault = _run(("mv", "--", path, place), _environment(task), end_s)
-    return f"they are lost: {fault}" if fault else f"the files are kept in {place}"
+    if fault:
+        return f"they are lost: {fault}"
+    return f"the files are kept on {_node(task)} in {place}"
+
+
+def _node(task: Task) -> str:
+    return task.env.get("GSCHED_NODE", "the node")
 
 
 _LATE = "late"

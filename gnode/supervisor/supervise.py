@@ -169,6 +169,7 @@ class _Supervisor:
         else:
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
+            self._note_full_output(around, result)
             faults = (self._epilog_of_owner(around, result), self._stage_out(around))
             self._remove_container(around)
             is_staged = staging.takes_away(self._task, is_away=self._is_away)
@@ -194,6 +195,15 @@ class _Supervisor:
             error.message += ": most of what is in use there is yours: remove some of it"
         else:
             error.subject = "node"
+
+    def _note_full_output(self, around: Surroundings, result: dict[str, object]) -> None:
+        """Say so if a program that failed could not write any more output, where that is here."""
+        if not self._is_away or self._seen.status in (None, 0) or self._ending.reason is not None:
+            return
+        task = self._task
+        full = self._run_errand(around, lambda: filled.look_at_output(task), filled.LOOK_S)
+        if full:
+            result["message"] = "; ".join(filter(None, (str(result.get("message", "")), full)))
 
     def _epilog_of_owner(self, around: Surroundings, result: dict[str, object]) -> str:
         """Run the owner's part of the epilog, unless the lease is over; return what went wrong."""

@@ -44,6 +44,7 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
         mode: of what is staged out.
         follows: the piece before it is on its way: it is written only where the file ends at
             ``at``, else nothing is taken.
+        drops: the file is given up: what there is of it without its name is removed.
     """
 
     request: Count
@@ -58,6 +59,7 @@ class DeliverPiece(Struct, frozen=True, kw_only=True, tag="deliver_piece", omit_
     name: bytes = b""
     kind: Kind = "file"
     follows: bool = False
+    drops: bool = False
 
 
 class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", omit_defaults=True):
@@ -73,6 +75,7 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
         later: it may work later: the host is not connected, or its disk is full.
         is_single: the host takes no batches.
         window: so many pieces of the file may be on their way at once; 0: one.
+        whole: nothing of what is staged out with it can be written.
     """
 
     request: Count
@@ -83,6 +86,7 @@ class PieceDelivered(Struct, frozen=True, kw_only=True, tag="piece_delivered", o
     later: bool = False
     is_single: bool = False
     window: Count = 0
+    whole: bool = False
 
 
 class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaults=True):
@@ -98,7 +102,7 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
         offset, max_bytes: of the piece to read; a negative offset counts from the end.
         writes: ``data`` is written at ``at``; at `BEGIN` the file is made, and emptied unless
             ``append``.
-        last, mode, kind, follows: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
+        last, mode, kind, follows, drops: as in `DeliverPiece`; ``mode`` 0: as ``umask`` says.
         makes: directories on the way that do not exist are made, so many at most.
         temporary: of a file that gets its name when it is there in full: what tells it from others.
         below: a path below ``path``, on which no symbolic link is followed.
@@ -123,6 +127,7 @@ class FileOrder(Struct, frozen=True, kw_only=True, tag="file_order", omit_defaul
     mode: Count = 0
     umask: Count = 0o022
     follows: bool = False
+    drops: bool = False
     makes: Count = 0
     below: bytes = b""
     kind: Kind = "file"
@@ -139,6 +144,7 @@ class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults
         offset, size_bytes, data: of what was read.
         end, taken: as in `PieceDelivered`, of what was written.
         error: in words; empty: it is done. ``errno``: the system's number of it, if it has one.
+        whole: as in `PieceDelivered`.
     """
 
     request: Count
@@ -150,6 +156,7 @@ class FileDone(Struct, frozen=True, kw_only=True, tag="file_done", omit_defaults
     taken: Count = 0
     error: str = ""
     errno: Count = 0
+    whole: bool = False
 
 
 class StagedWanted(Struct, frozen=True, kw_only=True, tag="staged_wanted", omit_defaults=True):

@@ -7,7 +7,6 @@ stage in.
 """
 
 import asyncio
-import errno
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -18,7 +17,13 @@ from weakref import WeakValueDictionary
 from msgspec import structs
 
 from gsched.clock import Clock
-from gsched.errors import BadStateError, GschedError, InvalidRequestError, NotPermittedError
+from gsched.errors import (
+    PASSING,
+    BadStateError,
+    GschedError,
+    InvalidRequestError,
+    NotPermittedError,
+)
 from gsched.failpoint import failpoint
 from gsched.host_slots import HostSlots
 from gsched.logs import Complaints
@@ -54,13 +59,6 @@ from gschedd.store.reader import Reader
 
 log = logging.getLogger("gschedd.deliveries")
 
-#: Errors of a host that pass.
-_LATER: Final = frozenset(
-    {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.ESTALE),
-        *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EBUSY, errno.EINTR),
-    }
-)
 STREAMS: Final = ("stdout", "stderr")
 LOOKUPS: Final = 8  # of attempts in the database
 TOO_MANY: Final = f"more than {MAX_NODE_PIECES} pieces at once"
@@ -165,7 +163,7 @@ class Deliveries:
         if done.error:
             words = f"{host or self._head.settings.server}: {done.error}"
             self._note(wanted, node, host, error=words)
-            return StagedRead(request=number, error=words, later=done.errno in _LATER)
+            return StagedRead(request=number, error=words, later=done.errno in PASSING)
         self._note(wanted, node, host, size_bytes=len(done.data))
         return StagedRead(request=number, data=done.data)
 
@@ -241,8 +239,9 @@ class Deliveries:
             return PieceDelivered(
                 request=piece.request,
                 error=error_words,
-                later=done.errno in _LATER,
+                later=done.errno in PASSING,
                 taken=done.taken if piece.kind == "batch" else 0,
+                whole=done.whole,
             )
         if not _runs(attempt, node):  # else it is nothing that anybody waits for
             self._note(piece, node, host, size_bytes=len(piece.data))
@@ -399,6 +398,7 @@ class Deliveries:
             data=piece.data,
             last=piece.last,
             follows=piece.follows,
+            drops=piece.drops,
             mode=piece.mode,
             umask=job.spec.umask,
             makes=0 if item.host else item.remote.count("/"),

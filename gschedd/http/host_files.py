@@ -20,8 +20,8 @@ from gschedd.http.hosts import Hosts
 from gschedd.http.links import Link, Links
 
 ANSWER_S: Final = 30.0
-#: Of the names in a piece of a tree, beyond the bytes that were requested.
-MORE_BYTES: Final = 64 * 1024
+#: Of the names in a piece of a tree of an older version, beyond the bytes that were requested.
+MORE_BYTES: Final = 1024 * 1024
 GONE_LOOK_S: Final = 1.0  # how soon it is noticed that a host is gone that was to answer
 
 

@@ -2,10 +2,11 @@
 
 A login host and a node have home directories of their own (`tests.support.apart`) and reach the
 head over TLS. Files are copied from the login host's to a disk of the node, and back: one large
-file, and many small ones. A job that stages in, or out, is timed from its submission to its end,
-with its scheduling and start; ``scp -r`` and ``tar | ssh`` copy the same files between the same
-directories through an sshd on loopback. Only root can do that. Times are wall-clock times: the
-load average stands beside them, and compared figures are of one round.
+file, files of 1 MiB, and small ones. A job that stages in, or out, is timed from its submission to
+its end, with its scheduling and start; ``scp -r`` and ``tar | ssh`` copy the same files between the
+same directories through an sshd on loopback. Output is what a job prints of the large file: it
+returns from the spool of the node, and is compared with scp, too. Only root can do that. Times are
+wall-clock times: the load average stands beside them, and compared figures are of one round.
 """
 
 import argparse
@@ -108,6 +109,7 @@ class Staging:
     def __init__(self, apart: Apart, disk: Path) -> None:
         self._apart = apart
         self._disk = disk
+        self.empty_s = 0.0
         self.home = apart.on("l1", apart.home)
         self.ssh = Ssh(disk, apart.namespace("l1"))
 
@@ -147,6 +149,11 @@ class Staging:
         out = timed(lambda: self.run("--stage-out", "back", "--", "sh", "-c", made))
         found["stage-out"] = out - local
         shutil.rmtree(back)
+        if len(os.listdir(far / name)) == 1:
+            out = timed(lambda: self.run("-N", "printed", "--", "cat", f"{far}/{name}/file0"))
+            found["output"] = out - self.empty_s
+            for each in self.home.glob("printed.*"):
+                each.unlink()
         target = self._apart.home / "back"
         found["scp out"] = timed(lambda: self.ssh.scp(far / name, target))
         shutil.rmtree(back)
@@ -163,32 +170,38 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", type=int, default=1024, help="size of the large file, MiB")
+    parser.add_argument("--medium", type=int, default=1000, help="number of files of 1 MiB")
     parser.add_argument("--files", type=int, default=10_000, help="number of files of 4 kB")
     stated = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="staging-") as place, made_apart("bench") as apart:
-        apart.start_host("l1", role="login", size=f"{3 * stated.large + 512}m")
+        apart.start_host("l1", role="login", size=f"{3 * max(stated.large, stated.medium) + 512}m")
         apart.start_host("n1")
         staging = Staging(apart, Path(place))
         os.chmod(place, 0o755)
         try:
             empty = statistics.median(timed(lambda: staging.run("--", "true")) for _ in range(5))
+            staging.empty_s = empty
             print(f"a job that stages nothing: {empty:.2f} s")
-            staging.make("large", 1, stated.large * MIB)
-            staging.make("small", stated.files, 4096)
-            for name, what in (
-                ("large", f"one file of {stated.large} MiB"),
-                ("small", f"{stated.files} files of 4 kB"),
+            for name, what, files, size_bytes in (
+                ("large", f"one file of {stated.large} MiB", 1, stated.large * MIB),
+                ("medium", f"{stated.medium} files of 1 MiB", stated.medium, MIB),
+                ("small", f"{stated.files} files of 4 kB", stated.files, 4096),
             ):
+                if not files or not size_bytes:
+                    continue
+                made = staging.make(name, files, size_bytes)
                 rounds = [staging.round(name) for _ in range(stated.rounds)]
                 print(f"{what}, load {os.getloadavg()[0]:.1f}")
                 for key in rounds[0]:
                     times = [each[key] for each in rounds]
                     spread = f"{min(times):.2f} to {max(times):.2f}"
                     print(f"  {key:10} {statistics.median(times):8.2f} s  ({spread})", flush=True)
-                for way in ("in", "out"):
-                    ratios = [each[f"scp {way}"] / each[f"stage-{way}"] for each in rounds]
-                    middle = statistics.median(ratios)
-                    print(f"  scp's time over that of stage-{way}: {middle:.2f}", flush=True)
+                for key, scp in (("stage-in", "in"), ("stage-out", "out"), ("output", "out")):
+                    if key not in rounds[0]:
+                        continue
+                    middle = statistics.median(each[key] / each[f"scp {scp}"] for each in rounds)
+                    print(f"  {key} takes {middle:.2f} times as long as scp", flush=True)
+                shutil.rmtree(made)
         finally:
             staging.ssh.close()
 

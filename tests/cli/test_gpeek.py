@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.protocol.job_rows import OutcomeRow
 from tests.support.commands import run_command
 from tests.support.fake_api import FakeApi, make_row, serve
 from tests.support.ptys import Sitting
@@ -135,3 +136,19 @@ def test_a_terminal_gets_no_control_sequences_unless_they_are_requested(
     assert b"\x1b]0;title\x07" in shown("--raw")
     piped = run_command("gpeek", "1", head=head)
     assert piped.stdout == "\x1b]0;title\x07 \x1b[31mred\x1b[0m"
+
+
+@pytest.mark.parametrize("words", [[], ["-n", "1"], ["-f"]])
+def test_the_reason_of_a_job_that_failed_is_a_note(
+    head: Path, fake: FakeApi, words: list[str]
+) -> None:
+    """Its own output cannot tell that no more of it could be written."""
+    reason = "the file system of /tmp/outbox on n1, where its output waits to return, is full"
+    outcome = OutcomeRow(kind="exited", exit_status=1, shell_status=1, exit_code=1, message=reason)
+    fake.add(make_row(2, state="done", letter="C", outcome=outcome))
+    fake.output[2, "stdout"] = b"first\n"
+
+    ran = run_command("gpeek", *words, "2", head=head)
+
+    assert (ran.status, ran.stdout) == (0, "first\n")
+    assert ran.stderr == f"gpeek: job 2: {reason}\n"

@@ -15,6 +15,7 @@ from gsched.protocol.deliveries import DeliverPiece, PieceDelivered, StagedRead,
 from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
 from tests.support.dialler import answered, dialled, launched, replaced
+from tests.support.disks import small_disk
 
 #: More than three pieces.
 BIG = b"0123456789abcdef" * 200_000
@@ -216,6 +217,27 @@ def test_what_cannot_be_written_stays_and_does_not_keep_the_rest(apart: Apart) -
     assert [path.rpartition("/")[2] for path in apart.outboxes()] == ["files", "stderr", "stdout"]
 
 
+def test_a_place_that_takes_nothing_is_named_once(apart: Apart) -> None:
+    """The directory is root's on the host of submission: 900 files, and one sentence."""
+    apart.start_host("l1", role="login")
+    apart.start_host("n1")
+    results = apart.on("l1", apart.home / "results")
+    results.mkdir(mode=0o755)
+
+    job = apart.submit(
+        *("--stage-out", "results", "--"),
+        *("sh", "-c", "mkdir results; cd results; seq 900 | xargs touch; head -c 3m /dev/zero >z"),
+        host="l1",
+    )
+    message = apart.ended(job).row.outcome
+
+    assert message is not None
+    text = f"output was not delivered: l1: {apart.home}/results/1: Permission denied"
+    assert text in message.message
+    assert "with 900 other files" in message.message
+    assert list(results.iterdir()) == []
+
+
 def test_full_disks_are_named_or_waited_for(apart: Apart) -> None:
     apart.start_host("l1", role="login", size="8m")
     apart.start_host("n1", size="1m")
@@ -245,6 +267,26 @@ def test_full_disks_are_named_or_waited_for(apart: Apart) -> None:
     wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")
     copies = apart.on("l1", apart.home / "copies")
     assert [path.read_bytes() == BIG for path in sorted(copies.iterdir())] == [True] * 3
+
+
+def test_output_for_which_there_is_no_more_room_is_the_reason_of_a_failure(
+    apart: Apart,
+) -> None:
+    """The job itself cannot write it down."""
+    with small_disk(apart.cluster.tmp_dir, "4m"):
+        apart.start_host("l1", role="login")
+        apart.start_host("n1")
+        small = apart.submit("--", "sh", "-c", "echo fails; exit 1", host="l1")
+        full = apart.submit("--", "head", "-c", "8m", "/dev/zero", host="l1")
+        outcomes = [apart.ended(job).row.outcome for job in (small, full)]
+        peeked = apart.run("gpeek", "-n", "0", str(full), host="l1")
+
+    assert [each and (each.exit_code, each.message[:20]) for each in outcomes] == [
+        (1, ""), (1, "the file system of /"),
+    ]  # fmt: skip
+    text = "on n1, where its output waits to return, is full (4 MiB): write less output"
+    assert text in outcomes[1].message if outcomes[1] else ""
+    assert text in peeked.stderr.replace("\n", " ")
 
 
 def test_each_node_of_a_job_gets_the_files_and_returns_its_own(apart: Apart) -> None:
@@ -407,6 +449,7 @@ def test_a_node_of_an_older_version_gets_no_job_that_stages_files(apart: Apart) 
         (("--stage-in", "/etc/passwd"), "it is not below the directory of submission"),
         (("--stage-in", "."), "it is not below the directory of submission"),
         (("--stage-in", "missing"), "does not exist"),
+        (("--stage-in", "loop"), "loop leads nowhere"),
         (("--stage-in", "data", "-d", "/tmp"), "--stage-in and -d are mutually exclusive"),
         (("--stage-out", "data", "--container", "a:b"), "--container are mutually exclusive"),
         (("-W", "stagein=x@l1"), "invalid file 'x@l1'"),
@@ -416,6 +459,7 @@ def test_mistakes_are_refused_with_what_to_do(
     apart: Apart, words: tuple[str, ...], text: str
 ) -> None:
     given(apart, "", "data/x")
+    (apart.home / "loop").symlink_to("loop")
 
     ran = apart.run("gsub", *words, "--", "true")
 

@@ -132,7 +132,8 @@ def test_a_stage_out_that_fails_keeps_the_files_and_tells_the_owner(
     assert "unknown host nohost" in said
     assert "not done within 2 s" in (tmp_path / "slow").read_text()
     assert (
-        f"the files are where the job left them: {tmp_path}/kept" in (tmp_path / "slow").read_text()
+        f"the files are where the job left them on n1: {tmp_path}/kept"
+        in (tmp_path / "slow").read_text()
     )
     assert (tmp_path / "kept").exists()
 
@@ -212,7 +213,7 @@ def test_files_in_the_scratch_directory_are_kept(one: Cluster, tmp_path: Path) -
     (scratch / "result").write_text("precious")
     task = a_task(
         user_dir=str(scratch),
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "GSCHED_NODE": "n1"},
         stage_out=[["false", f"{scratch}/result", "far:/x"]],
         stage_timeout_s=10.0,
     )
@@ -220,5 +221,5 @@ def test_files_in_the_scratch_directory_are_kept(one: Cluster, tmp_path: Path) -
     said = staging.take_away(task, is_away=False)
 
     kept = tmp_path / staging.KEPT / "12.2"
-    assert said.endswith(f"exit code 1; the files are kept in {kept}")
+    assert said.endswith(f"exit code 1; the files are kept on n1 in {kept}")
     assert (kept / "result").read_text() == "precious"

@@ -1,6 +1,8 @@
 """A piece of a file that is written as its owner can be repeated: nothing lost, nothing twice."""
 
 import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +185,52 @@ def test_a_file_of_a_batch_replaces_one_and_no_directory(tmp_path: Path) -> None
     assert (done["taken"], done["path"]) == (1, f"{tmp_path}/here")
     assert (tmp_path / "old").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "old"]
+
+
+def test_nothing_is_left_of_a_file_that_is_given_up(tmp_path: Path) -> None:
+    """Given up in words, or an attempt before it was; one for which there is no room yet stays."""
+
+    def staged(attempt: int, **fields: Any) -> dict[str, Any]:
+        return order(tmp_path / "out", temporary=f"1.{attempt}.0", mode=0o600, **fields)
+
+    write(staged(1, at=BEGIN), b"abc")
+    write(staged(2, at=BEGIN), b"abc")
+    assert [path.name[:12] for path in tmp_path.iterdir()] == [".gsched-1.2."]
+
+    assert "error" not in write(staged(2, drops=True), b"")
+    assert list(tmp_path.iterdir()) == []
+    assert "error" not in write(staged(2, drops=True), b""), "twice is as once"
+    write(order(tmp_path / "no" / "out", temporary="1.1.0", drops=True, makes=1), b"")
+    assert list(tmp_path.iterdir()) == [], "no directory is made for that"
+
+
+def test_a_file_that_is_too_large_for_its_place_is_not_left_there(tmp_path: Path) -> None:
+    """An error that stays: where files may have 1 MiB."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        fields = {"temporary": "1.1.0", "mode": 0o600}
+        write(order(tmp_path / "out", at=BEGIN, **fields), bytes(1 << 20))
+        done = write(order(tmp_path / "out", at=1 << 20, **fields), b"more")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+    assert "File too large" in str(done["error"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("top", "whole"), [("directory", False), ("file", True)])
+def test_it_is_known_whether_anything_else_of_a_tree_can_be_written(
+    tmp_path: Path, top: str, *, whole: bool
+) -> None:
+    path = tmp_path / "results"
+    if top == "file":
+        path.write_text("")
+    else:
+        (path / "a").mkdir(parents=True)
+
+    done = write(batch_order(path), batch(({"name": "a", "kind": "file", "mode": 0o600}, b"x")))
+
+    assert (done["taken"], done["whole"]) == (0, whole)

@@ -246,3 +246,53 @@ def test_a_log_that_is_cut_while_it_returns_ends_where_it_ends(tmp_path: Path) -
     assert content(9 * DELIVERY_BYTES).startswith(found)
     assert host.pieces[-1].last
     assert DELIVERY_BYTES <= len(found) < 9 * DELIVERY_BYTES
+
+
+def test_what_takes_nothing_at_all_is_told_once(tmp_path: Path) -> None:
+    """1,200 files in three batches, and a large one; the other item arrives."""
+    host = Host(tmp_path)
+    results = host.box / "files" / "0"
+    results.mkdir(parents=True)
+    for number in range(1200):
+        (results / f"{number:04}").write_bytes(b"x")
+    (results / "large").write_bytes(bytes(2 * DELIVERY_BYTES))
+    (host.box / "files" / "1").write_bytes(bytes(300_000))
+
+    def refuse(piece: DeliverPiece) -> PieceDelivered | None:
+        if piece.file == "files/0":
+            return PieceDelivered(request=0, error="l1: results: Permission denied", whole=True)
+        return None
+
+    host.on_piece = refuse
+    asyncio.run(host.deliver())
+
+    (fault,) = host.returned
+    assert "output was not delivered: l1: results: Permission denied" in fault
+    assert "with 1201 other files" in fault
+    assert len(host.pieces) < 10
+    assert (host.target / "files-1").stat().st_size == 300_000
+
+
+def test_the_host_is_told_which_files_are_given_up(tmp_path: Path) -> None:
+    """So that it removes what there is of them."""
+    host = Host(tmp_path)
+    (host.box / "files").mkdir()
+    (host.box / "files" / "0").write_bytes(bytes(3 * DELIVERY_BYTES))
+
+    dropped = asyncio.Event()
+
+    def refuse(piece: DeliverPiece) -> PieceDelivered | None:
+        if piece.drops:
+            dropped.set()
+        elif piece.at > DELIVERY_BYTES:
+            return PieceDelivered(request=0, error="l1: it is a directory now")
+        return None
+
+    async def run() -> None:
+        host.on_piece = refuse
+        await host.deliver()
+        await dropped.wait()
+
+    asyncio.run(run())
+
+    assert host.pieces[-1].file == "files/0"

@@ -152,6 +152,18 @@ def test_several_pieces_are_on_their_way_and_all_is_there(
     assert is_older or len(set(pieces)) == len(pieces), "none twice"
 
 
+def test_an_older_host_may_send_a_directory_where_a_listing_is_wanted(tmp_path: Path) -> None:
+    top = tmp_path / "from"
+    for name in ("a", "b", "c"):
+        (top / name / "empty").mkdir(parents=True)
+        (top / name / "file").write_bytes(bytes(700_000))
+    host = Host(top, is_older=True)
+
+    asyncio.run(host.run(tmp_path / "s", tmp_path / "to"))
+
+    assert inside(tmp_path / "to") == inside(top)
+
+
 def test_a_large_file_has_as_many_pieces_on_their_way_as_may_be(tmp_path: Path) -> None:
     (tmp_path / "from").write_bytes(os.urandom(20 * PIECE_BYTES + 5))
     host = Host(tmp_path / "from")

@@ -166,6 +166,23 @@ def test_a_host_that_was_taken_over_writes_nowhere_else(
     assert [path.name for path in tmp_path.rglob("x")] == []
 
 
+def test_nothing_is_left_of_a_copy_that_is_given_up(tmp_path: Path) -> None:
+    """Of the attempt itself, and of one before it that was killed."""
+    top, to = tmp_path / "from", tmp_path / "to"
+    top.write_bytes(b"1" * 3000)
+    first, second = TreeCopy(str(to), "7.1"), TreeCopy(str(to), "7.2")
+    first.take_piece(entries(piece(top, first.cursor, 1000)))
+    (left,) = tmp_path.glob(".gsched-7.1-*")
+    first.abandon()
+    assert os.listdir(tmp_path) == ["from"]
+
+    left.write_text("of one that was killed")
+    second.take_piece(entries(piece(top, second.cursor, 1000)))
+    assert not left.exists()
+    second.abandon()
+    assert os.listdir(tmp_path) == ["from"]
+
+
 def test_a_link_that_is_there_already_is_not_entered(tmp_path: Path) -> None:
     (tmp_path / "from" / "d").mkdir(parents=True)
     (tmp_path / "from" / "d" / "x").write_text("new")

@@ -74,13 +74,14 @@ def gpeek(  # noqa: PLR0913 # one for each option
     try:
         if follows:
             follow(head, job, stream=stream, out=out, lines=lines, node=node)
-            return 0
-        parts = whole(head, job, stream=stream, node=node)
-        if lines is not None:
-            parts = tail(head, job, stream=stream, lines=lines, node=node)
-        for data in parts:
-            out.write(data)
-        out.flush()
+        else:
+            parts = whole(head, job, stream=stream, node=node)
+            if lines is not None:
+                parts = tail(head, job, stream=stream, lines=lines, node=node)
+            for data in parts:
+                out.write(data)
+            out.flush()
+        _note_outcome(head, job)
     except KeyboardInterrupt:
         print_note(f"detached: job {job} is not affected", command=command_name())
         raise
@@ -88,6 +89,13 @@ def gpeek(  # noqa: PLR0913 # one for each option
         if isinstance(out, TerminalOut):
             out.close()
     return 0
+
+
+def _note_outcome(head: HeadClient, job: str) -> None:
+    """Say what the output of a job that failed may not: why it failed."""
+    outcome = head.job(job).row.outcome
+    if outcome is not None and outcome.message and outcome.exit_code:
+        print_note(f"job {job}: {outcome.message}", command=command_name())
 
 
 main = runner(gpeek)
