@@ -11,6 +11,7 @@ from cluster import BIN, Cluster, CpuTimes, one_node
 
 from gsched.client import HeadClient, new_job
 from gsched.protocol.job_rows import JobRow
+from gsched.protocol.submissions import SubmitJob
 from tests.support.postgres import postgres_server
 
 SCRIPT = "#!/bin/sh\n:\n"
@@ -46,17 +47,7 @@ class Gsched:
         before = self._cluster.cpu_times()
         self.budget.add(self._cluster.budget(), -1)
         started_s = time.monotonic()
-        jobs = [
-            new_job(
-                name="noop",
-                workdir="/",
-                script=SCRIPT,
-                shell="/bin/sh",
-                stdout_path="/dev/null",
-                stderr_path="/dev/null",
-            )
-            for _ in range(tasks)
-        ]
+        jobs = [_noop() for _ in range(tasks)]
         ids = [result.id for result in self._head.submit(jobs).results]
         self._wait(ids[-1])
         elapsed_s = time.monotonic() - started_s
@@ -64,6 +55,14 @@ class Gsched:
         self.budget.add(self._cluster.budget())
         self.elapsed_s += elapsed_s
         self._check(ids)
+        return elapsed_s
+
+    def measure_submissions(self, tasks: int) -> float:
+        """Return the seconds in which one client submits jobs, each in a request of its own."""
+        started_s = time.monotonic()
+        ids = [self._head.submit([_noop()]).results[0].id for _ in range(tasks)]
+        elapsed_s = time.monotonic() - started_s
+        self._wait(ids[-1])
         return elapsed_s
 
     def measure_loop(self, tasks: int) -> tuple[float, float]:
@@ -101,6 +100,17 @@ class Gsched:
         if len(good) != len(ids):
             bad = next((row for row in rows if row not in good), None)
             raise SystemExit(f"gsched: {len(ids) - len(good)} of {len(ids)} failed: {bad}")
+
+
+def _noop() -> SubmitJob:
+    return new_job(
+        name="noop",
+        workdir="/",
+        script=SCRIPT,
+        shell="/bin/sh",
+        stdout_path="/dev/null",
+        stderr_path="/dev/null",
+    )
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class Rounds:
     Attributes:
         rates: tasks per second of each round, by system.
         cpu_ms: CPU time of a task in each round, by system.
+        submissions: acknowledged per second in each round, by gsched of this checkout.
         parts: what gsched's parts used in each round, by system.
         missing: why a system is left out, by system.
     """
@@ -86,6 +87,7 @@ class Rounds:
         self._gsched: dict[str, gsched_system.Gsched | checkout_system.Checkout] = {}
         self.rates: dict[str, list[float]] = {}
         self.cpu_ms: dict[str, list[float]] = {}
+        self.submissions: dict[str, list[float]] = {}
         self.parts: dict[str, list[CpuTimes]] = {}
         self.missing: dict[str, str] = {}
 
@@ -171,6 +173,10 @@ class Rounds:
             if used_s is not None:
                 self.cpu_ms.setdefault(name, []).append(used_s * 1000 / jobs)
             print(f"  {name} {rate:.0f}/s", end="", file=sys.stderr, flush=True)
+        singly = self._options.submissions
+        for name, each in self.of_here().items() if singly else ():
+            rate = singly / each.measure_submissions(singly)
+            self.submissions.setdefault(name, []).append(rate)
         print(file=sys.stderr)
 
     def run_loop(self) -> float | None:
@@ -221,7 +227,14 @@ def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
 def pair_line(rounds: Rounds, name: str) -> str:
     """Return how a gsched compares with the first one: medians of the ratios of each round."""
     told = []
-    for what, values in (("tasks/s", rounds.rates), ("CPU time", rounds.cpu_ms)):
+    figures = {
+        "tasks/s": rounds.rates,
+        "CPU time": rounds.cpu_ms,
+        "submissions/s": rounds.submissions,
+    }
+    for what, values in figures.items():
+        if name not in values:
+            continue
         ratios = [mine / other for mine, other in zip(values[name], values[GSCHED], strict=True)]
         told.append(
             f"{what} x {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
@@ -247,6 +260,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1000, help="tasks in a round (default 1000)")
     parser.add_argument("--cpus", type=int, default=16, help="tasks at a time (default 16)")
     parser.add_argument("--rounds", type=int, default=5, help="of each system (default 5)")
+    parser.add_argument(
+        "--submissions", type=int, default=0, help="of one job each, from one client; 0: none"
+    )
     parser.add_argument("--loop", type=int, default=100, help="jobs of the gsub loop; 0: none")
     parser.add_argument(
         "--cgroup", default="auto", help="of gsched's node: auto (default), none, or a directory"
@@ -294,6 +310,8 @@ def main() -> None:
     print("\n".join(table(rounds)))
     for name, parts in rounds.parts.items():
         print(cpu_line(name, parts, options.jobs))
+    for name, rates in rounds.submissions.items():
+        print(f"{name}: {statistics.median(rates):.0f} submissions/s of one client, one a request")
     for name in rounds.parts if GSCHED in rounds.parts else ():
         if name != GSCHED:
             print(pair_line(rounds, name))
