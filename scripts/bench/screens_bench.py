@@ -103,13 +103,16 @@ def fill(made: World, nodes: int) -> dict[str, str]:
     for at in range(120):
         more = (f"nodes={1 + at % 3}:ppn=8:gpus={1 + at % 8},walltime={1 + at % 30}:0:0",)
         submit(made, USERS[at % len(USERS)], name=f"ablation-{at}", resources=more)
-    elements = {"array": "0-9999%100", "resources": ("nodes=1:ppn=8,walltime=0:10:0",)}
+    elements: dict[str, Any] = {
+        "array": "0-9999%100",
+        "resources": ("nodes=1:ppn=8,walltime=0:10:0",),
+    }
     array = submit(made, "news", name="preprocess", **elements)
     submit(made, "mail", 2, name="held", holds=("user",), resources=("nodes=1:gpus=1",))
     submit(made, "list", depends=(f"afterok:{short_job_id(waiting[0])}",), name="evaluate")
     for hours in (3, 9, 60):
         soon = f"nodes=2:ppn={CPUS}:gpus={GPUS},walltime={hours - 1}:0:0"
-        late = {"deadline_after_s": 3600.0 * hours, "resources": (soon,)}
+        late: dict[str, Any] = {"deadline_after_s": 3600.0 * hours, "resources": (soon,)}
         submit(made, USERS[-1], name=f"camera-ready-{hours}h", **late)
     begin_s = int(time.time()) - 86400
     return {

@@ -304,7 +304,7 @@ def test_without_the_head_its_database_still_shows_the_queue(
     let_hang(watched)
     try:
         found = browser.get("/")
-        nodes = browser.get("/nodes")
+        nodes, reservations = browser.get("/nodes"), browser.get("/reservations")
     finally:
         watched.head_process.send_signal(signal.SIGCONT)
 
@@ -312,8 +312,9 @@ def test_without_the_head_its_database_still_shows_the_queue(
     assert "train" in found.text
     assert "The head does not answer; its database has no reasons of jobs." in found.text
     assert re.search('data-label="CPUs"[^>]*>0<', found.text) is None  # the head alone knows them
-    assert nodes.status == 503
+    assert nodes.status == reservations.status == 503
     assert "The head does not answer." in nodes.text
+    assert "The head does not answer." in reservations.text
     assert "TimeoutError" not in found.text + nodes.text
 
 
@@ -478,7 +479,14 @@ def test_windows_of_maintenance_are_listed_with_their_nodes(
     assert "new &lt;fans&gt;" in page
     assert page.count('<td role="cell" data-label="Begin" ') == 1
     assert format_time(begin_s) in page
-    assert f'data-label="Ordered by">{pwd.getpwuid(os.getuid()).pw_name}<' in page
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert f'data-label="Ordered by">{me}<' in page
+
+    run_command("gnodes", "drain", "n2", "--reason", "fan", head=watched.socket)
+    by = f'<span class="dim">(by {me})</span>'
+    wait_until(lambda: by in browser.get("/nodes?closed=1").text, what="who has drained the node")
+    assert by in browser.get("/nodes/n2").text
+    assert "fan" in browser.get("/nodes/n2").text
 
 
 def test_reservations_are_drawn_and_listed(watched: Cluster, browser: Browser) -> None:
