@@ -152,6 +152,8 @@ class PeriodicTasks:
             due_s = due_s or max(now_s, began_s + every_s)
         if is_start and self._was_missed(row, now_s):
             due_s = now_s
+        elif is_start and row.outcome is TaskOutcome.FAILED and row.next_s is not None:
+            due_s = min(row.next_s, due_s or row.next_s)  # it may have been going to be tried again
         when = {} if due_s is None else {"next_run_time": _moment(due_s)}
         self._scheduler.add_job(self._ring, trigger, args=(name,), id=name, **when)
 

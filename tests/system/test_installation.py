@@ -255,7 +255,7 @@ tail -qn 1 /opt/gsched/lib/python3*/site-packages/gsched/errors.py
     assert "# changed" in told.partition("(upgrade)")[2].splitlines(), "of the same version"
     if variant == "without systemd":
         last = "the account is gone"
-        assert "install: stopping gschedd.pid" in told
+        assert "install: stopping gschedd (" in told
     else:
         last = "account gsched; --purge removes them"
     (end,) = [number for number, line in enumerate(lines) if line.endswith(last)]

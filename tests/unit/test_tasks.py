@@ -126,6 +126,20 @@ def test_a_task_whose_time_has_not_come_waits(schedule: str) -> None:
         assert abs(row.next_s - now_s - 82_800) < 5
 
 
+@pytest.mark.parametrize("schedule", ["1d", "0 0 1 1 *"])
+def test_a_task_that_failed_is_tried_again_after_an_hour_by_the_next_head_too(
+    schedule: str,
+) -> None:
+    now_s = SystemClock().wall_s()
+    config = TasksConfig(purge=schedule, purge_users="never", check_rows="never")
+    books = Books(purge=ago(600, outcome="failed", next_s=now_s + 3000))
+    row = until(made(books, well, config), lambda row: row.next_s is not None)
+
+    assert row.outcome is TaskOutcome.FAILED
+    assert row.next_s is not None
+    assert abs(row.next_s - now_s - 3000) < 5
+
+
 def test_a_task_that_the_end_of_the_head_interrupted_runs_again() -> None:
     books = Books(purge=ago(60, outcome="running", ended_s=None, next_s=9e9))
     row = until(made(books, well), is_over)

@@ -40,7 +40,7 @@ def web(*, only_print: bool, head_address: str, as_json: bool) -> int:
     The address works once, within five minutes, and shows what you may see.
     """
     found = _address(find_head(head_address))
-    begins = found.origin or f"http://{_reachable(found.address)}"
+    begins = found.origin or f"http://{found.address}"
     url = f"{begins}{found.base_path}/login?token={found.token}"
     forward = "" if found.origin else _tunnel(found.address)
     if as_json:
@@ -99,12 +99,6 @@ def _away(head: HeadAddress) -> GschedError:
         f"the head at {head.path} runs without a page{why}",
         hint="see [web] enabled in gsched.toml(5), and the head's log",
     )
-
-
-def _reachable(address: str) -> str:
-    """Return an address to which a browser can connect: of all addresses of a machine its name."""
-    host, _, port = address.rpartition(":")
-    return f"{_host_name() or 'localhost'}:{port}" if host in {"0.0.0.0", "[::]"} else address  # noqa: S104 # compared
 
 
 def _has_display() -> bool:
