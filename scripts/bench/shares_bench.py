@@ -4,7 +4,8 @@ A job's start and end are measured together, on a ledger with all users and ten 
 each; the floor is one exponential and two look-ups. Factors are measured from the configuration
 and the usage of all to the finished table; the floor is a look-up, a division and a sort.
 Scheduling cycles are measured in pairs, with shares and without: 10,000 jobs of 1,000 users in four
-classes wait for 100 nodes, and jobs end.
+classes wait for 100 nodes, and jobs end. Limits of each user make a class of each user's jobs of a
+request: 1,500 jobs of 300 users wait for 20 nodes, with such limits and without.
 """
 
 import argparse
@@ -13,10 +14,12 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from gsched.config.limits import ResourceLimits
 from gsched.config.shares import ROOT, PriorityConfig, ProjectConfig
+from gsched.config.tables import LimitsConfig
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.policies.queue import balance
 from gschedd.shares.ledger import Held, UsageLedger
@@ -29,6 +32,7 @@ JOBS: Final = 2_000
 USERS_OF_PROJECT: Final = 20
 PROJECTS_OF_PARENT: Final = 10
 CYCLE_USERS, CYCLE_WAITING, CYCLE_NODES = 1_000, 10_000, 100
+LIMIT_USERS, LIMIT_WAITING, LIMIT_NODES = 300, 1_500, 20
 
 
 def median_s(action: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -90,24 +94,49 @@ class TimedWorld(World):
 
 def cycles_ms(*, has_shares: bool) -> list[float]:
     """Return the CPU times of cycles in 150 s in which jobs end."""
-    rng = random.Random(3)
     users = [Caller(user=f"u{at}", uid=2000 + at, gid=100) for at in range(CYCLE_USERS)]
     members: dict[str, list[str]] = {}
     for at, caller in enumerate(users):
         members.setdefault(f"p{at // USERS_OF_PROJECT}", []).append(caller.user)
     projects = {name: ProjectConfig(name=name, users=tuple(each)) for name, each in members.items()}
     config = settings(projects=projects, priority=PriorityConfig()) if has_shares else settings()
-    nodes = [node(f"n{at}", cpus=16) for at in range(CYCLE_NODES)]
-    world = TimedWorld(*nodes, config=config)
-    for _ in range(CYCLE_WAITING + 8 * CYCLE_NODES):
-        at, size = rng.randrange(CYCLE_USERS), rng.randint(1, 4)
+    world = filled_world(config, users, CYCLE_WAITING, CYCLE_NODES, has_projects=has_shares)
+    return run_ms(world)
+
+
+def limited_ms(*, has_limits: bool) -> list[float]:
+    """Return the CPU times of cycles with limits of each user, or without."""
+    users = [Caller(user=f"u{at}", uid=2000 + at, gid=100) for at in range(LIMIT_USERS)]
+    limits = LimitsConfig(each_user=ResourceLimits(max_running=2))
+    config = settings(limits=limits) if has_limits else settings()
+    return run_ms(filled_world(config, users, LIMIT_WAITING, LIMIT_NODES))
+
+
+def filled_world(
+    config: Settings,
+    users: Sequence[Caller],
+    waiting: int,
+    nodes: int,
+    *,
+    has_projects: bool = False,
+) -> TimedWorld:
+    """Return a world in which jobs wait for nodes that are full."""
+    rng = random.Random(3)
+    world = TimedWorld(*[node(f"n{at}", cpus=16) for at in range(nodes)], config=config)
+    for _ in range(waiting + 8 * nodes):
+        at, size = rng.randrange(len(users)), rng.randint(1, 4)
         walltime_s = 600 * size
         world.submit(
             f"ncpus={size},walltime={walltime_s}",
             runs_s=rng.uniform(100, walltime_s),
             by=users[at],
-            account=f"p{at // USERS_OF_PROJECT}" if has_shares else "",
+            account=f"p{at // USERS_OF_PROJECT}" if has_projects else "",
         )
+    return world
+
+
+def run_ms(world: TimedWorld) -> list[float]:
+    """Return the CPU times of cycles in 150 s, milliseconds."""
     world.is_filled = True
     world.settle()
     world.took_ms.clear()
@@ -147,14 +176,20 @@ def main() -> int:
     print(f"start and end of a job  {jobs_s * 1e6:9.1f} µs   floor {jobs_floor_s * 1e6:8.1f} µs")
     floor_s = median_s(floor_of_factors)
     print(f"factors of all users    {factors_s * 1e3:9.1f} ms   floor {floor_s * 1e3:8.1f} ms")
-    for title, has_shares in (("off", False), ("on", True)) * 2:
-        took_ms = cycles_ms(has_shares=has_shares)
-        print(
-            f"shares {title:3}: {len(took_ms)} cycles, median {statistics.median(took_ms):.2f} ms, "
-            f"mean {statistics.mean(took_ms):.2f} ms, longest {max(took_ms):.2f} ms",
-            flush=True,
-        )
+    for title, is_on in (("off", False), ("on", True)) * 2:
+        print_cycles(f"shares {title:3}", cycles_ms(has_shares=is_on))
+    for title, is_on in (("off", False), ("on", True)) * 2:
+        print_cycles(f"limits {title:3}", limited_ms(has_limits=is_on))
     return 0
+
+
+def print_cycles(title: str, took_ms: Sequence[float]) -> None:
+    """Print what cycles took."""
+    print(
+        f"{title}: {len(took_ms)} cycles, median {statistics.median(took_ms):.2f} ms, "
+        f"mean {statistics.mean(took_ms):.2f} ms, longest {max(took_ms):.2f} ms",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

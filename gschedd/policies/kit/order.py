@@ -99,6 +99,9 @@ class _Pass:
         self.barred: dict[float | None, frozenset[Closed]] = {}
         self.views: dict[frozenset[Closed], Spaces] = {}
         self.spare: dict[str, FreeNode] = {}
+        #: Requests that do not fit beside the reservation, with the nodes that are closed to them.
+        self.lacking_beside: set[tuple[Request, frozenset[Closed]]] = set()
+        self.needed: dict[tuple[Request, float | None], Mapping[str, float]] = {}
         self.room = None if snapshot.limits is None else snapshot.limits.copy()
         self.again_s: float | None = None
 
@@ -211,7 +214,10 @@ class _Pass:
         self, job_class: JobClass, allocation: Allocation | None = None
     ) -> Mapping[str, float]:
         if allocation is None:
-            return amounts_needed(job_class.request, job_class.walltime_s)
+            key = (job_class.request, job_class.walltime_s)
+            if key not in self.needed:
+                self.needed[key] = amounts_needed(*key)
+            return self.needed[key]
         return amounts_there(allocation, self.snapshot.nodes, job_class.walltime_s)
 
     def _wait_for_limit(self, job_class: JobClass, job: int, limit: AtLimit) -> bool:
@@ -268,9 +274,8 @@ class _Pass:
                 job_class, job, found, f"ends before job {short_job_id(self.blocked_job)} can start"
             )
             return True
-        left = without(self.free.common_with(self.spare), self._closed(job_class, job))
-        beside = place(job_class.request, left, self.chooser.rank(job))
-        if isinstance(beside, NoFit):
+        beside = self._beside(job_class, job)
+        if beside is None:
             self.delaying = found
             reason = _would_delay(self.blocked_job, job_class, run_time_s)
             self._note(Wait(job_class=job_class, first=job, reason=reason))
@@ -282,6 +287,19 @@ class _Pass:
                 self.spare[share.node] = take(self.spare[share.node], share)
         self._accept(job_class, job, beside, f"does not delay job {short_job_id(self.blocked_job)}")
         return True
+
+    def _beside(self, job_class: JobClass, job: int) -> Allocation | None:
+        """Return where a job fits into what is free now and when the reserved job starts."""
+        request, closed = job_class.request, self._closed(job_class, job)
+        if (request, closed) in self.lacking_beside:
+            return None
+        found = place(
+            request, without(self.free.common_with(self.spare), closed), self.chooser.rank(job)
+        )
+        if isinstance(found, NoFit):
+            self.lacking_beside.add((request, closed))
+            return None
+        return found
 
     def _accept(self, job_class: JobClass, job: int, allocation: Allocation, why: str) -> None:
         self.free.take(allocation)
