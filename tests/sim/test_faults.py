@@ -77,7 +77,7 @@ def test_all_kinds_of_faults_happen() -> None:
     assert happened == {
         "kill_head", "kill_gnode", "kill_launcher", "lose_power", "cut_both", "cut_one_way",
         "break_connection", "slow_network", "jump_clock", "meddle",
-        "kill_head_in_commit", "kill_at_launch",
+        "kill_head_in_commit", "kill_at_launch", "kill_at_end",
     }  # fmt: skip
     kinds = {type(fact) for world in worlds for fact in world.history.facts}
     assert {f.ElementsMade, f.ElementsDropped, f.ElementsHeld, f.ElementsReleased} <= kinds

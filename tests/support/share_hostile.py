@@ -129,7 +129,10 @@ class ShareHostile:
         wait_until(self._is_over, END_S, what="all jobs to end")
         self._count_kernels()
         time.sleep(REST_S)
-        looks = [self._look() for _ in range(5)]  # a question of ours may be open in some
+        looks = []
+        for _ in range(10):  # in some of them a question of the node may be open
+            looks.append(self._look())
+            time.sleep(LOOK_S)
         after = min(looks, key=lambda one: one.descriptors)
         self._judge_daemon(daemon, before, after)
         self._judge_jobs()
