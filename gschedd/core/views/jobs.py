@@ -135,17 +135,18 @@ class JobViews:
             first: the job at the front of the lane.
             whole: all that rows have, not only what tables show.
         """
-        jobs, planned = self._state.jobs, self._reasons.planned(job_class)
+        jobs, training = self._state.jobs, self._state.training_jobs
+        planned = self._reasons.planned(job_class)
         known = [(place, job) for place, number in places if (job := jobs.get(number)) is not None]
         found = [
             (place, job)
             for place, job in known
-            if job.id < ELEMENT_BASE
-            and job.id != planned
-            and job.state is JobState.QUEUED
+            if job.state is JobState.QUEUED
             and not job.attempts
+            and (number := job.id) != planned
+            and number < ELEMENT_BASE
             and (job.sparse is None or job.claim is None)
-            and not job.spec.is_training
+            and number not in training
         ]
         left: list[Job] = []
         if len(found) < len(known):
