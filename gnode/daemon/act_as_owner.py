@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from gnode.daemon.owner_tree import (
     BATCH_ENTRIES,
+    MODES,
     EntryPlace,
     below_of,
     read_tree,
@@ -38,7 +39,6 @@ from gsched.errors import PASSING
 
 BEGIN: Final = -1  # as in gsched.protocol.deliveries
 _FLAGS: Final = os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MODES: Final = 0o777
 OPEN_FILES: Final = BATCH_ENTRIES + 100
 
 
@@ -149,7 +149,7 @@ def _write_entry(
             if not makes:
                 place.remove(place.temporary(owner))
             elif kind == "directory":
-                place.make_directory()
+                place.make_directory(int(order.get("mode", 0)))
             elif kind == "link":
                 place.make_link(data, owner)
                 done = {"end": len(data), "taken": len(data)}
@@ -244,7 +244,7 @@ def _written(
         rest, place = rest[count:], place + count
     if order.get("last"):
         if order.get("mode"):
-            os.fchmod(fd, int(order["mode"]) & _MODES)
+            os.fchmod(fd, int(order["mode"]) & MODES)
         if durable:
             os.fsync(fd)
         else:  # on its way to the disk at least

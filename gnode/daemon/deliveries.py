@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -32,7 +32,7 @@ from gnode.daemon.owner_tree import BATCH_ENTRIES
 from gnode.daemon.rate_limit import RateLimit
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.scratch import Scratch
-from gnode.task import FILES
+from gnode.task import FILES, STDERR, STDOUT
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32  # pieces on their way, to all hosts
 OF_HOST: Final = 16  # to one host of submission
-FILES_AT_ONCE: Final = 4  # files or batches of an outbox
+FILES_AT_ONCE: Final = 4  # files or batches of what an attempt stages out
 ANSWER_S: Final = 60.0
 #: For so long without any progress the end of an attempt is not reported.
 GATE_S: Final = 20.0
@@ -323,14 +323,14 @@ class Outboxes:
         if not self._is_connected():
             raise DeliveryError("this node is not connected to the head", later=True)
         names = await asyncio.to_thread(box.listed)
-        left = deque(
-            name for name in names if not box.progress.setdefault(name, FileProgress()).done
-        )
+        left = [name for name in names if not box.progress.setdefault(name, FileProgress()).done]
         faults: list[DeliveryError] = []
         in_turn = asyncio.Lock()
-        several = min(FILES_AT_ONCE, len(left))
+        streams = [deque([name]) for name in left if name in {STDOUT, STDERR}]
+        files = deque(name for name in left if name not in {STDOUT, STDERR})
         await asyncio.gather(
-            *(self._carry_some(box, left, faults, in_turn) for _ in range(several))
+            *(self._carry_some(box, each, faults, in_turn) for each in streams),
+            self._carry_tree(box, files, names, faults, in_turn),
         )
         for fault in faults:
             if fault.later:
@@ -339,13 +339,40 @@ class Outboxes:
             others = len(faults) - 1 + sum(each.others for each in faults)
             raise DeliveryError(str(faults[0]), later=False, others=others)
 
-    async def _carry_some(
-        self, box: Outbox, left: deque[str], faults: list[DeliveryError], in_turn: asyncio.Lock
+    async def _carry_tree(
+        self,
+        box: Outbox,
+        left: deque[str],
+        names: Mapping[str, bool],
+        faults: list[DeliveryError],
+        in_turn: asyncio.Lock,
     ) -> None:
-        """Send one file or batch after the other, until nothing is left or all must wait."""
+        """Send what is staged out: directories first, as the host may write a later piece first."""
+        left = deque(sorted(left, key=lambda name: not names[name]))
+        first = frozenset(name for name in left if names[name])
+        await self._carry_some(box, left, faults, in_turn, only=first)
+        several = min(FILES_AT_ONCE, len(left))
+        await asyncio.gather(
+            *(self._carry_some(box, left, faults, in_turn) for _ in range(several))
+        )
+
+    async def _carry_some(
+        self,
+        box: Outbox,
+        left: deque[str],
+        faults: list[DeliveryError],
+        in_turn: asyncio.Lock,
+        *,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """Send one file or batch after the other, until nothing is left or all must wait.
+
+        Args:
+            only: end where the next one is none of these.
+        """
         while not any(fault.later for fault in faults):
             async with in_turn:
-                if not left:
+                if not left or (only is not None and left[0] not in only):
                     return
                 batch = await asyncio.to_thread(box.batch, list(islice(left, BATCH_ENTRIES)))
                 names = [left.popleft() for _ in range(max(1, len(batch.names + batch.faults)))]
@@ -416,12 +443,13 @@ class Outboxes:
         finally:
             os.close(fd)
 
-    async def _entry(self, box: Outbox, name: str, entry: tuple[Kind, bytes]) -> None:
+    async def _entry(self, box: Outbox, name: str, entry: tuple[Kind, bytes, int]) -> None:
         """Send a directory or link, which is one piece."""
         file, below = split(name)
-        kind, data = entry
+        kind, data, mode = entry
         async with self._slot(box):
-            answer = await self._ask(box.piece(file, below, kind=kind, data=data, last=True))
+            piece = box.piece(file, below, kind=kind, data=data, last=True, mode=mode)
+            answer = await self._ask(piece)
         if answer.error:
             raise DeliveryError(answer.error, later=answer.later)
         box.progress[name].done = True

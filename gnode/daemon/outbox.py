@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from gnode.core.task import parse_outbox
-from gnode.daemon.owner_tree import BATCH_ENTRIES, pack
+from gnode.daemon.owner_tree import BATCH_ENTRIES, MODES, pack
 from gnode.task import FILES, STDERR, STDOUT
 from gsched.files import replace_file
 from gsched.model.limits import MAX_DELIVERED_FILES
@@ -133,17 +133,17 @@ class Outbox:
         """Return which output files there are."""
         return [each for each in (STDOUT, STDERR) if os.path.lexists(f"{self.path}/{each}")]
 
-    def listed(self) -> list[str]:
-        """Return the names of what is to be delivered.
+    def listed(self) -> dict[str, bool]:
+        """Return the names of what is to be delivered, and whether each is a directory.
 
         Raises:
             DeliveryError: it cannot be read, or there is too much.
         """
-        names: list[str] = []
+        names: dict[str, bool] = {}
         count = 0
         try:
-            for name in self._names():
-                names.append(name)
+            for name, is_directory in self._names():
+                names[name] = is_directory
                 count += split(name)[1] != b""  # in a directory that the user has named
                 if count > MAX_DELIVERED_FILES:
                     text = f"there are more than {MAX_DELIVERED_FILES} files: write an archive"
@@ -152,9 +152,9 @@ class Outbox:
             raise DeliveryError(f"{self.path}: {error.strerror}", later=True) from error
         return names
 
-    def _names(self) -> Iterator[str]:
-        """Yield the names of what is to be delivered, a directory before what is in it."""
-        yield from self.streams()
+    def _names(self) -> Iterator[tuple[str, bool]]:
+        """Yield what is to be delivered, a directory before what is in it."""
+        yield from ((each, False) for each in self.streams())
         top = os.path.join(self.path, FILES)
         if os.path.islink(top):
             return
@@ -168,7 +168,8 @@ class Outbox:
             for name in sorted((*directories, *files)):
                 mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
                 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-                    yield os.fsencode(os.path.join(below, name)).decode("latin-1")
+                    path = os.fsencode(os.path.join(below, name)).decode("latin-1")
+                    yield path, stat.S_ISDIR(mode)
 
     def batch(self, names: Sequence[str]) -> FileBatch:
         """Return the first of these names that share a piece; none: the first one goes alone."""
@@ -198,7 +199,8 @@ class Outbox:
         below = os.fsdecode(split(name)[1])
         entry = self.entry(name)
         if entry is not None:
-            return pack({"name": below, "kind": entry[0]}, entry[1])
+            kind, data, mode = entry
+            return pack({"name": below, "kind": kind, "mode": mode}, data)
         fd = self.open(name)
         try:
             status = os.fstat(fd)
@@ -207,11 +209,11 @@ class Outbox:
             data = os.pread(fd, SMALL_BYTES, 0)
         finally:
             os.close(fd)
-        mode = stat.S_IMODE(status.st_mode) & 0o777
+        mode = status.st_mode & MODES
         return pack({"name": below, "kind": "file", "mode": mode}, data)
 
-    def entry(self, name: str) -> tuple[Kind, bytes] | None:
-        """Return what a directory or link is; None for a file.
+    def entry(self, name: str) -> tuple[Kind, bytes, int] | None:
+        """Return what a directory or link is, with its mode; None for a file.
 
         Raises:
             OSError: it is not there any more.
@@ -222,8 +224,8 @@ class Outbox:
         try:
             mode = os.stat(last, dir_fd=place, follow_symlinks=False).st_mode
             if stat.S_ISLNK(mode):
-                return "link", os.readlink(last, dir_fd=place)
-            return ("directory", b"") if stat.S_ISDIR(mode) else None
+                return "link", os.readlink(last, dir_fd=place), 0
+            return ("directory", b"", mode & MODES) if stat.S_ISDIR(mode) else None
         finally:
             os.close(place)
 

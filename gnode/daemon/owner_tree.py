@@ -8,7 +8,8 @@ A piece of a tree is a row of entries in the order of a walk by the bytes of nam
 before what is in it. Each is a line of JSON, then the bytes that it counts:
 
 * ``name``: the path below the tree, ``""`` of its top; ``kind``: file, directory or link;
-* ``mode``, ``size``, ``at`` and ``count``: of a file, where the bytes begin in it, and how many;
+* ``mode``: of a file or directory; hosts of an older version do not tell that of a directory;
+* ``size``, ``at`` and ``count``: of a file, where the bytes begin in it, and how many;
 * ``stamp``: changes when the file does; ``count`` alone: of a link, where it leads;
 * ``end``: nothing follows.
 
@@ -31,6 +32,7 @@ ENTRIES_MAX: Final = 1000  # of a piece
 BATCH_ENTRIES: Final = 500  # of a batch: as many descriptors are open
 DEPTH_MAX: Final = 32  # as many descriptors are open
 ATTEMPTS_MAX: Final = 20  # of which files that are not complete are looked for
+MODES: Final = 0o777  # of a file's mode, what is copied
 _HEADER_BYTES: Final = 200
 _ESCAPED: Final = 6  # of a byte in JSON
 _TRIES: Final = 3
@@ -74,11 +76,12 @@ class _TreePiece:
 
     def walk(self, after: str, *, begins: bool) -> None:
         """Add what follows an entry, until the piece is full."""
-        if stat.S_ISDIR(os.stat(self._path).st_mode):
+        mode = os.stat(self._path).st_mode
+        if stat.S_ISDIR(mode):
             top = os.open(self._path, _DIRECTORY)
             try:
                 if begins:  # whatever room there is: the cursor would not tell that it is there
-                    self._put({"name": "", "kind": "directory"})
+                    self._put({"name": "", "kind": "directory", "mode": mode & MODES})
                 self._walk(top, "", after.split("/") if after else (), 1)
             finally:
                 os.close(top)
@@ -131,7 +134,8 @@ class _TreePiece:
         mode = status.st_mode
         if stat.S_ISDIR(mode):
             if after is None:
-                self._add({"name": below, "kind": "directory", **self._listed(0)})
+                known = self._listed(0) or {"mode": mode & MODES}
+                self._add({"name": below, "kind": "directory", **known})
             if self.is_full:
                 return
             try:
@@ -166,7 +170,7 @@ class _TreePiece:
         finally:
             os.close(fd)
         stamp = _stamp(status)
-        mode = stat.S_IMODE(status.st_mode) & 0o777
+        mode = status.st_mode & MODES
         self._add(
             {
                 "name": below,
@@ -207,6 +211,16 @@ class _TreePiece:
 def entry_cost(name: str, size_bytes: int) -> int:
     """Return how much of a piece an entry takes at most, bytes: a name may hold any."""
     return size_bytes + _HEADER_BYTES + _ESCAPED * len(os.fsencode(name))
+
+
+def give_mode(name: str, mode: int, place: int | None = None) -> None:
+    """Give a new directory its permissions; its owner can always write to it."""
+    fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+    try:
+        inherited = stat.S_IMODE(os.fstat(fd).st_mode) & ~MODES
+        os.fchmod(fd, inherited | (mode & MODES) | stat.S_IRWXU)
+    finally:
+        os.close(fd)
 
 
 def since_first(attempt: str) -> Iterator[str]:
@@ -279,9 +293,11 @@ class EntryPlace:
         os.close(self.directory)
         self.directory = inner
 
-    def _make(self, name: str) -> None:
+    def _make(self, name: str, mode: int = 0) -> None:
         try:
             os.mkdir(name, dir_fd=self.directory)
+            if mode:
+                give_mode(name, mode, self.directory)
         except FileExistsError:
             status = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
@@ -293,9 +309,9 @@ class EntryPlace:
     def __exit__(self, *_: object) -> None:
         os.close(self.directory)
 
-    def make_directory(self) -> None:
-        """Make the entry a directory, unless it is one."""
-        self._make(self.name)
+    def make_directory(self, mode: int) -> None:
+        """Make the entry a directory with these permissions, unless it is one; 0: as umask says."""
+        self._make(self.name, mode)
 
     def make_link(self, target: bytes, owner: str) -> None:
         """Make the entry a symbolic link, also in place of a file."""

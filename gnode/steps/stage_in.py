@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, NoReturn
 
-from gnode.daemon.owner_tree import BEGIN, since_first, unpack
+from gnode.daemon.owner_tree import BEGIN, MODES, give_mode, since_first, unpack
 from gnode.steps.agent import connect_unix
 from gnode.steps.read_ahead import ReadAhead, TreeCursor
 
@@ -247,7 +247,7 @@ class TreeCopy:
         self._check(name, kind)
         path = os.path.join(self._path, name) if name else self._path
         if kind == "directory":
-            self._make(path)
+            self._make(path, int(header.get("mode", 0)))
             self._directories.add(name)
         elif kind == "link":
             temporary = self._temporary(path)
@@ -275,11 +275,13 @@ class TreeCopy:
         if not is_top and (last in {"", ".", ".."} or top not in self._directories):
             raise StageError(f"{name!r} is not below {self._path}")
 
-    def _make(self, path: str) -> None:
+    def _make(self, path: str, mode: int) -> None:
         if path == self._path:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             os.mkdir(path)
+            if mode:
+                give_mode(path, mode)
         except FileExistsError:
             if os.path.isdir(path) and (path == self._path or not os.path.islink(path)):
                 return
@@ -323,7 +325,7 @@ class TreeCopy:
             end = int(header["at"]) + len(data)
             self.cursor, self.size = TreeCursor(name, end), int(header["size"])
             if end >= int(header["size"]):
-                os.fchmod(self._open.fileno(), int(header["mode"]) & 0o777)
+                os.fchmod(self._open.fileno(), int(header["mode"]) & MODES)
                 self._open.close()
                 self._open = None
                 os.rename(self._temporary(self._target), self._target)

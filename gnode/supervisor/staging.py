@@ -6,9 +6,11 @@ after the end have another one. Files that could not be copied away are moved to
 directory.
 """
 
+import contextlib
 import errno
 import os
 import signal
+import stat
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
@@ -95,6 +97,8 @@ def _leave(task: Task, end_s: float) -> list[str]:
         target = f"{place}/{name}"
         try:
             os.makedirs(place, 0o700, exist_ok=True)
+            if is_own:
+                _open_up(path)
             command = ("mv", "-T") if is_own else ("cp", "-rpHT")
             fault = _run((*command, "--", path, target), _environment(task), end_s)
         except OSError as error:
@@ -105,6 +109,26 @@ def _leave(task: Task, end_s: float) -> list[str]:
                 fault = f"it was not done within {limit_s(task):.0f} s"
             faults.append(f"stage-out failed: {path}: {fault}; {_keep(task, path)}")
     return faults
+
+
+def _open_up(top: str) -> None:
+    """Give the owner the rights to move a file or directory: to it, what is in it, and its place.
+
+    The job may have taken them from itself, to protect its results.
+    """
+    place = os.path.dirname(top)
+    left = [top, place]
+    while left:
+        path = left.pop()
+        with contextlib.suppress(OSError):
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISDIR(mode):
+                continue
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(path, stat.S_IMODE(mode) | stat.S_IRWXU)
+            if path != place:
+                with os.scandir(path) as found:
+                    left += [each.path for each in found if each.is_dir(follow_symlinks=False)]
 
 
 def _shown(argv: tuple[str, ...]) -> str:
@@ -143,8 +167,14 @@ def _keep(task: Task, path: str) -> str:
     except OSError as error:
         words = os.strerror(error.errno or 0)
         return f"they are lost: cannot make {place} on {_node(task)}: {words}"
+    _open_up(path)
+    name = target = os.path.join(place, os.path.basename(path))
+    number = 0
+    while os.path.lexists(target):  # of another directory
+        number += 1
+        target = f"{name}.{number}"
     end_s = kernel.boottime_s() + SLACK_S
-    fault = _run(("mv", "--", path, place), _environment(task), end_s)
+    fault = _run(("mv", "-T", "--", path, target), _environment(task), end_s)
     if fault:
         return f"they are lost: {fault}"
     return f"the files are kept on {_node(task)} in {place}"

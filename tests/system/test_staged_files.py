@@ -54,6 +54,10 @@ def a_tree(apart: Apart, host: str) -> dict[str, object]:
     (top / "last").symlink_to("deep/er/big")
     (top / "out").symlink_to("/etc/hostname")
     (top / "none").mkdir()
+    given(apart, host, "data/private/key", b"for alice alone")
+    (top / "private").chmod(0o700)
+    (top / "private/for-all").mkdir()
+    (top / "private/for-all").chmod(0o755)
     os.mkfifo(top / "pipe")
     for path in top.rglob("*"):
         os.lchown(path, apart.alice.uid, apart.alice.gid)
@@ -72,7 +76,7 @@ def inside(top: Path) -> dict[str, object]:
         elif path.is_file():
             found[name] = (path.read_bytes(), status.st_mode & 0o777, status.st_uid)
         else:
-            found[name] = ("directory", status.st_uid)
+            found[name] = ("directory", status.st_mode & 0o777, status.st_uid)
     return found
 
 
@@ -216,6 +220,53 @@ def test_what_cannot_be_written_stays_and_does_not_keep_the_rest(apart: Apart) -
     }  # fmt: skip
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"x": "stays"}
     assert [path.rpartition("/")[2] for path in apart.outboxes()] == ["files", "stderr", "stdout"]
+
+
+def test_directories_without_write_permission_return_writable(apart: Apart) -> None:
+    """Whoever protects results or closes a directory does not lose what is in it."""
+    apart.start_host("l1", role="login")
+    apart.start_host("n1")
+    script = (
+        "cd $PBS_O_WORKDIR && mkdir -p r/below c/a && echo 1 > r/x && echo 2 > r/below/y && "
+        "echo 3 > c/a/z && chmod -R a-w r && chmod 0 c/a c"
+    )
+
+    job = apart.submit("--stage-out", "r", "--stage-out", "c", "--", "sh", "-c", script, host="l1")
+    story = apart.ended(job)
+
+    assert story.row.outcome is not None
+    assert story.row.outcome.message == ""
+    home, uid = apart.on("l1", apart.home), apart.alice.uid
+    assert inside(home / "r") == {
+        "below": ("directory", 0o755, uid),
+        "below/y": (b"2\n", 0o444, uid),
+        "x": (b"1\n", 0o444, uid),
+    }
+    assert inside(home / "c") == {
+        "a": ("directory", 0o700, uid),
+        "a/z": (b"3\n", 0o644, uid),
+    }
+    assert [(home / name).stat().st_mode & 0o777 for name in "rc"] == [0o755, 0o700]
+    wait_until(lambda: apart.outboxes() == [], what="the outbox to be removed")
+
+
+def test_what_cannot_be_put_aside_is_kept_under_names_of_its_own(apart: Apart) -> None:
+    """Two files of the same name, in read-only directories: neither is lost."""
+    apart.start_host("l1", role="login")
+    apart.start_host("n1")
+    script = (
+        "cd $PBS_O_WORKDIR && mkdir a b && ln -s loop a/loop && ln -s loop b/loop && chmod 555 a b"
+    )
+
+    job = apart.submit(
+        *("--stage-out", "a/loop", "--stage-out", "b/loop", "--", "sh", "-c", script), host="l1"
+    )
+    story = apart.ended(job)
+
+    assert story.row.outcome is not None
+    assert "lost" not in story.row.outcome.message
+    kept = apart.on("n1", apart.home / f"gsched-undelivered/{job}.1")
+    assert sorted(os.listdir(kept)) == ["loop", "loop.1"]
 
 
 def test_a_place_that_takes_nothing_is_named_once(apart: Apart) -> None:

@@ -1,6 +1,7 @@
 """Files on their way to a host of submission: several pieces at once, nothing lost or twice."""
 
 import asyncio
+import base64
 import os
 import random
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class Host:
         window: pieces of a file that may be on their way.
         append: the output goes behind what is there.
         holds: answers come when no more pieces may be on their way.
+        reverses: of the pieces that are on their way the last one is written first.
     """
 
     def __init__(
@@ -56,11 +58,14 @@ class Host:
         window: int = MAX_FILE_PIECES,
         append: bool = False,
         holds: bool = False,
+        reverses: bool = False,
     ) -> None:
         self.place = place
         self.window = window
         self.append = append
         self.holds = holds
+        self.reverses = reverses
+        self.pause_s = 0.05 if reverses else 0.001
         self.box = place / "boxes" / NAME
         self.box.mkdir(parents=True)
         self.target = place / "target"
@@ -100,15 +105,15 @@ class Host:
         is_held = self.holds and piece.at >= 0 and not piece.last
         if not self._acts and (not is_held or len(self._pending) >= max(1, self.window)):
             self._acts = True
-            asyncio.get_running_loop().call_later(0.001, self._act)
+            asyncio.get_running_loop().call_later(self.pause_s, self._act)
 
     def _act(self) -> None:
-        piece = self._pending.pop(0)
+        piece = self._pending.pop(-1 if self.reverses else 0)
         answer = self.on_piece(piece) or self.written(piece)
         self.outboxes.take(structs.replace(answer, request=piece.request))
         self._acts = bool(self._pending)
         if self._acts:
-            asyncio.get_running_loop().call_later(0.001, self._act)
+            asyncio.get_running_loop().call_later(self.pause_s, self._act)
 
     def written(self, piece: DeliverPiece) -> PieceDelivered:
         """Write a piece as the owner's process does."""
@@ -120,11 +125,13 @@ class Host:
             "kind": piece.kind,
         }
         if piece.file.startswith("files/"):
-            order |= {"temporary": "1.1.0", "below": "", "mode": piece.mode}
+            below = base64.b64encode(piece.name).decode()
+            order |= {"temporary": "1.1.0", "below": below, "mode": piece.mode}
         else:
             order |= {"append": self.append}
         done = write(order, piece.data)
-        assert "error" not in done, done
+        if "error" in done:
+            return PieceDelivered(request=0, error=str(done["error"]))
         end, taken = int(str(done.get("end", 0))), int(str(done.get("taken", 0)))
         return PieceDelivered(request=0, end=end, taken=taken, window=self.window)
 
@@ -170,6 +177,28 @@ def test_several_files_are_on_their_way_at_once(tmp_path: Path) -> None:
     for number in range(9):
         found = (host.target / f"files-{number}").read_bytes()
         assert found == content(300_000 * number, number)
+
+
+def test_directories_are_there_before_what_is_in_them(tmp_path: Path) -> None:
+    """A host writes with several processes, and the last piece may be the first to be there."""
+    host = Host(tmp_path, window=0, reverses=True)
+    large = bytes(300_000)
+    for number in range(3):
+        top = host.box / "files" / str(number)
+        (top / "a" / "b").mkdir(parents=True)
+        (top / "large").write_bytes(large)
+        (top / "a" / "b" / "large").write_bytes(large)
+        (top / "small").write_bytes(b"x")
+        (top / "a").chmod(0o700)
+
+    asyncio.run(host.deliver())
+
+    assert host.returned == [""]
+    for number in range(3):
+        top = host.target / f"files-{number}"
+        assert [(top / name / "large").read_bytes() for name in (".", "a/b")] == [large] * 2
+        assert (top / "small").read_bytes() == b"x"
+        assert (top / "a").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("append", [False, True])
