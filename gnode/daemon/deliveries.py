@@ -322,9 +322,8 @@ class Outboxes:
         """
         if not self._is_connected():
             raise DeliveryError("this node is not connected to the head", later=True)
-        names = await asyncio.to_thread(box.listed)
+        names, faults = await asyncio.to_thread(box.listed)
         left = [name for name in names if not box.progress.setdefault(name, FileProgress()).done]
-        faults: list[DeliveryError] = []
         in_turn = asyncio.Lock()
         streams = [deque([name]) for name in left if name in {STDOUT, STDERR}]
         files = deque(name for name in left if name not in {STDOUT, STDERR})

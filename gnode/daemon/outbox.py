@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -133,43 +133,61 @@ class Outbox:
         """Return which output files there are."""
         return [each for each in (STDOUT, STDERR) if os.path.lexists(f"{self.path}/{each}")]
 
-    def listed(self) -> dict[str, bool]:
+    def listed(self) -> tuple[dict[str, bool], list[DeliveryError]]:
         """Return the names of what is to be delivered, and whether each is a directory.
 
+        With it why other files that are staged out cannot be.
+
         Raises:
-            DeliveryError: it cannot be read, or there is too much.
+            DeliveryError: it cannot be read.
         """
-        names: dict[str, bool] = {}
-        count = 0
+        names = dict.fromkeys(self.streams(), False)
+        faults: list[DeliveryError] = []
+        left = MAX_DELIVERED_FILES
+        top = os.path.join(self.path, FILES)
         try:
-            for name, is_directory in self._names():
-                names[name] = is_directory
-                count += split(name)[1] != b""  # in a directory that the user has named
-                if count > MAX_DELIVERED_FILES:
-                    text = f"there are more than {MAX_DELIVERED_FILES} files: write an archive"
-                    raise DeliveryError(text, later=False)
+            is_there = os.path.isdir(top) and not os.path.islink(top)
+            for number in sorted(os.listdir(top)) if is_there else ():
+                try:
+                    found = self._tree(f"{FILES}/{number}", left)
+                except DeliveryError as error:
+                    faults.append(error)
+                    continue
+                names |= found
+                left -= max(0, len(found) - 1)  # without what the user has named
         except OSError as error:
             raise DeliveryError(f"{self.path}: {error.strerror}", later=True) from error
-        return names
+        return names, faults
 
-    def _names(self) -> Iterator[tuple[str, bool]]:
-        """Yield what is to be delivered, a directory before what is in it."""
-        yield from ((each, False) for each in self.streams())
-        top = os.path.join(self.path, FILES)
-        if os.path.islink(top):
-            return
-        if not os.path.isdir(top):
-            return
-        for place, directories, files, fd in os.fwalk(top):
+    def _tree(self, top: str, most: int) -> dict[str, bool]:
+        """Return the names of a file or directory, each directory before what is in it.
+
+        Args:
+            most: so many may be in it.
+
+        Raises:
+            DeliveryError: there is too much.
+        """
+        path = os.path.join(self.path, top)
+        mode = os.lstat(path).st_mode
+        names = {top: stat.S_ISDIR(mode)} if _is_delivered(mode) else {}
+        if not stat.S_ISDIR(mode):
+            return names
+        for place, directories, files, fd in os.fwalk(path):
             below = os.path.relpath(place, self.path)
             if below.count("/") > DEPTH_MAX:
-                raise DeliveryError(f"is more than {DEPTH_MAX} directories deep", later=False)
-            directories.sort()
+                text = f"{top} is more than {DEPTH_MAX} directories deep: write an archive"
+                raise DeliveryError(text, later=False)
             for name in sorted((*directories, *files)):
                 mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-                    path = os.fsencode(os.path.join(below, name)).decode("latin-1")
-                    yield path, stat.S_ISDIR(mode)
+                if _is_delivered(mode):
+                    known = os.fsencode(os.path.join(below, name)).decode("latin-1")
+                    names[known] = stat.S_ISDIR(mode)
+                if len(names) > most + 1:  # and the directory itself
+                    text = f"{top}: more than {MAX_DELIVERED_FILES} files return: write an archive"
+                    raise DeliveryError(text, later=False)
+            directories.sort()
+        return names
 
     def batch(self, names: Sequence[str]) -> FileBatch:
         """Return the first of these names that share a piece; none: the first one goes alone."""
@@ -262,6 +280,10 @@ class Outbox:
             os.close(fd)
             raise PermissionError(1, "is not a plain file of the job's owner")
         return fd
+
+
+def _is_delivered(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
 def split(name: str) -> tuple[str, bytes]:

@@ -113,7 +113,8 @@ class _TreePiece:
 
     def _walk(self, directory: int, prefix: str, after: Sequence[str], depth: int) -> None:
         if depth > DEPTH_MAX:
-            raise OSError(errno.ELOOP, f"is more than {DEPTH_MAX} directories deep", prefix)
+            words = f"is more than {DEPTH_MAX} directories deep: stage an archive in instead"
+            raise self._named(OSError(errno.ELOOP, words), prefix)
         first = os.fsencode(after[0]) if after else b""
         for name in sorted(os.listdir(directory), key=os.fsencode):
             if os.fsencode(name) < first:

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from gnode.daemon.outbox import DeliveryError, Outbox
+from gnode.daemon.outbox import DEPTH_MAX, Outbox
 from gsched.model.limits import MAX_DELIVERED_FILES
 
 
@@ -18,7 +16,23 @@ def test_a_directory_with_as_many_files_as_may_return_does(tmp_path: Path) -> No
         (place / "files" / "0" / f"{number}").symlink_to("x")
     box = Outbox(str(place), tmp_path / "progress")
 
-    assert len(box.listed()) == MAX_DELIVERED_FILES + 3
+    names, faults = box.listed()
+    assert (len(names), faults) == (MAX_DELIVERED_FILES + 3, [])
     (place / "files" / "0" / "more").symlink_to("x")
-    with pytest.raises(DeliveryError, match="more than 10000 files: write an archive"):
-        box.listed()
+    names, (fault,) = box.listed()
+    assert names == {"stdout": False, "stderr": False}
+    assert str(fault) == "files/0: more than 10000 files return: write an archive"
+
+
+def test_a_directory_that_is_too_deep_does_not_keep_the_rest(tmp_path: Path) -> None:
+    place = tmp_path / f"1.1.{'0' * 32}"
+    (place / "files" / "0" / "/".join("x" * (DEPTH_MAX + 1))).mkdir(parents=True)
+    (place / "files" / "1").mkdir()
+    (place / "files" / "1" / "y").touch()
+    (place / "stdout").touch()
+    box = Outbox(str(place), tmp_path / "progress")
+
+    names, (fault,) = box.listed()
+
+    assert names == {"stdout": False, "files/1": True, "files/1/y": False}
+    assert str(fault) == "files/0 is more than 32 directories deep: write an archive"
