@@ -88,6 +88,8 @@ def _leave(task: Task, end_s: float) -> list[str]:
     own = f"{os.path.realpath(task.user_dir)}/"
     place = f"{away.outbox}/{FILES}"
     for name, path in away.leave:
+        if path.startswith(f"{task.user_dir}/"):
+            _open_up(path)
         if not os.path.lexists(path):
             if away.rank:
                 continue
@@ -97,8 +99,6 @@ def _leave(task: Task, end_s: float) -> list[str]:
         target = f"{place}/{name}"
         try:
             os.makedirs(place, 0o700, exist_ok=True)
-            if is_own:
-                _open_up(path)
             command = ("mv", "-T") if is_own else ("cp", "-rpHT")
             fault = _run((*command, "--", path, target), _environment(task), end_s)
         except OSError as error:

@@ -228,7 +228,7 @@ def test_directories_without_write_permission_return_writable(apart: Apart) -> N
     apart.start_host("n1")
     script = (
         "cd $PBS_O_WORKDIR && mkdir -p r/below c/a && echo 1 > r/x && echo 2 > r/below/y && "
-        "echo 3 > c/a/z && chmod -R a-w r && chmod 0 c/a c"
+        "echo 3 > c/a/z && chmod -R a-w r && chmod 0 c/a c ."
     )
 
     job = apart.submit("--stage-out", "r", "--stage-out", "c", "--", "sh", "-c", script, host="l1")
