@@ -142,10 +142,14 @@ class OwnerFiles:
         return structs.replace(done, request=order.request)
 
     def _turn(self, order: FileOrder) -> AbstractAsyncContextManager[object]:
-        """Let pieces of one file be written in the order in which they came."""
-        if not order.writes or order.kind == "batch":
+        """Let pieces of one file be written in the order in which they came.
+
+        A batch that comes again, as its answer was lost, waits for the first one, too.
+        """
+        if not order.writes:
             return contextlib.nullcontext()
-        name = (f"{order.path}/{order.name}", order.below, order.temporary)
+        below = str(hash(order.data)).encode() if order.kind == "batch" else order.below
+        name = (f"{order.path}/{order.name}", below, order.temporary)
         return self._of_file.setdefault(name, asyncio.Lock())
 
     async def _act(self, order: FileOrder) -> FileDone:
