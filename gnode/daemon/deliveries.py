@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +27,15 @@ from msgspec import structs
 from gnode.core.effects import DeliverOutput
 from gnode.core.inputs import Input, OutputReturned
 from gnode.core.task import AttemptKey, parse_outbox
-from gnode.daemon.outbox import DeliveryError, FileBatch, FileProgress, Outbox, shown, split
+from gnode.daemon.outbox import (
+    DeliveryError,
+    FileBatch,
+    FileProgress,
+    Outbox,
+    shown,
+    split,
+    take_item,
+)
 from gnode.daemon.owner_tree import BATCH_ENTRIES
 from gnode.daemon.rate_limit import RateLimit
 from gnode.daemon.removals import TRASH_PREFIX, Remover
@@ -40,13 +48,7 @@ from gsched.host_slots import HostSlots
 from gsched.model.limits import MAX_DELIVERED_BYTES, MAX_DELIVERY_RATE, MAX_RUNNING_OUTPUT
 from gsched.model.units import format_size
 from gsched.model.wording import counted
-from gsched.protocol.deliveries import (
-    BEGIN,
-    DELIVERY_BYTES,
-    DeliverPiece,
-    Kind,
-    PieceDelivered,
-)
+from gsched.protocol.deliveries import BEGIN, DELIVERY_BYTES, DeliverPiece, Kind, PieceDelivered
 
 log = logging.getLogger(__name__)
 
@@ -324,12 +326,11 @@ class Outboxes:
             raise DeliveryError("this node is not connected to the head", later=True)
         names, faults = await asyncio.to_thread(box.listed)
         left = [name for name in names if not box.progress.setdefault(name, FileProgress()).done]
-        in_turn = asyncio.Lock()
         streams = [deque([name]) for name in left if name in {STDOUT, STDERR}]
         files = deque(name for name in left if name not in {STDOUT, STDERR})
         await asyncio.gather(
-            *(self._carry_some(box, each, faults, in_turn) for each in streams),
-            self._carry_tree(box, files, names, faults, in_turn),
+            *(self._carry_some(box, each, faults, asyncio.Lock()) for each in streams),
+            self._carry_tree(box, files, names, faults),
         )
         for fault in faults:
             if fault.later:
@@ -339,14 +340,10 @@ class Outboxes:
             raise DeliveryError(str(faults[0]), later=False, others=others)
 
     async def _carry_tree(
-        self,
-        box: Outbox,
-        left: deque[str],
-        names: Mapping[str, bool],
-        faults: list[DeliveryError],
-        in_turn: asyncio.Lock,
+        self, box: Outbox, left: deque[str], names: dict[str, bool], faults: list[DeliveryError]
     ) -> None:
         """Send what is staged out: directories first, as the host may write a later piece first."""
+        in_turn = asyncio.Lock()
         left = deque(sorted(left, key=lambda name: not names[name]))
         first = frozenset(name for name in left if names[name])
         await self._carry_some(box, left, faults, in_turn, only=first)
@@ -367,7 +364,7 @@ class Outboxes:
         """Send one file or batch after the other, until nothing is left or all must wait.
 
         Args:
-            only: end where the next one is none of these.
+            only: of these; ends before another one.
         """
         while not any(fault.later for fault in faults):
             async with in_turn:
@@ -386,7 +383,7 @@ class Outboxes:
                 faults.append(error)
                 if error.whole and not error.later:
                     async with in_turn:
-                        error.others += _take_item(left, names[0])
+                        error.others += take_item(left, names[0])
 
     async def _carry_batch(
         self, box: Outbox, batch: FileBatch, faults: list[DeliveryError]
@@ -600,13 +597,3 @@ def _take_answer(box: Outbox, sent: FileProgress, piece: _Flying) -> bool:
         sent.done = piece.last and answer.taken == piece.size
     sent.end = answer.end
     return not begun and answer.taken == piece.size and answer.end == piece.at + piece.size
-
-
-def _take_item(left: deque[str], name: str) -> int:
-    """Take what is staged out together with a file from what is left; return its number."""
-    item = split(name)[0]
-    others = [each for each in left if split(each)[0] != item]
-    count = len(left) - len(others)
-    left.clear()
-    left.extend(others)
-    return count

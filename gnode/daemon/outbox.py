@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import stat
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -297,3 +298,13 @@ def split(name: str) -> tuple[str, bytes]:
 def shown(name: str) -> str:
     """Return the name of a file as text."""
     return name.encode("latin-1").decode("utf-8", "backslashreplace")
+
+
+def take_item(left: deque[str], name: str) -> int:
+    """Take what is staged out together with a file from what is left; return its number."""
+    item = split(name)[0]
+    others = [each for each in left if split(each)[0] != item]
+    count = len(left) - len(others)
+    left.clear()
+    left.extend(others)
+    return count
