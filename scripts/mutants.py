@@ -89,8 +89,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CORE + "state/ledger.py",
-        "open=node.state is NodeState.UP and not node.drained and not node.problem,",
-        "open=node.state is NodeState.UP and not node.problem,",
+        "            and not node.drained\n",
+        "",
     ),
     Mutant(
         CORE + "state/indexing.py",
