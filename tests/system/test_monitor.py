@@ -1,5 +1,6 @@
 """The monitor's process: it answers, survives, and reads events again where it must."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -110,3 +111,12 @@ def test_only_the_heads_own_account_speaks_for_others(watched: Cluster) -> None:
     assert "is not UID:GID" in odd.text
     assert get(watched, "/livez").text == "ok\n"
     assert socket_of(watched).stat().st_mode & 0o777 == 0o666
+
+
+def test_a_request_without_a_form_is_refused_as_one_of_another_page(watched: Cluster) -> None:
+    gsub(watched)
+    with contextlib.closing(UnixConnection(socket_of(watched))) as connection:
+        connection.putrequest("POST", "/jobs/1/hold", skip_host=True)
+        connection.putheader("Host", "localhost")
+        connection.endheaders()  # no length of a body
+        assert connection.getresponse().status == 403

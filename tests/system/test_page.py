@@ -403,6 +403,15 @@ def test_nothing_changes_without_a_form(watched: Cluster, browser: Browser) -> N
     assert watched.head.job(job).row.state == "queued"
 
 
+def test_a_job_that_was_cancelled_while_held_is_not_released(
+    watched: Cluster, browser: Browser
+) -> None:
+    (job,) = submit(watched, holds=("user",))
+    assert "Release" in browser.get(f"/jobs/{job}").text
+    act(browser, job, "cancel")
+    assert "Release" not in browser.get(f"/jobs/{job}").text
+
+
 def test_a_job_is_submitted_and_a_refusal_is_shown(watched: Cluster, browser: Browser) -> None:
     token = browser.form_token("/submit")
     fields = {

@@ -270,7 +270,7 @@ def possible_actions(story: JobStory) -> dict[str, bool]:
     failed = row.outcome is not None and row.outcome.exit_status != 0
     return {
         "hold": state in {JobState.QUEUED, JobState.WAITING},
-        "release": bool({"user", "operator", "system"} & set(story.holds)),
+        "release": not is_done and bool({"user", "operator", "system"} & set(story.holds)),
         "cancel": not is_done and state != JobState.EXITING,
         "requeue": state in _RUNS and story.rerunnable,
         "resubmit": row.array is None,

@@ -316,6 +316,8 @@ async def _form(request: web.Request) -> Form:
         InvalidRequestError: it is too large, or no form.
     """
     length = request.content_length
+    if length is None and not request.can_read_body:
+        return {}
     if length is None or length > MAX_FORM_BYTES:
         raise InvalidRequestError(
             f"a form of more than {MAX_FORM_BYTES} bytes", hint="submit large scripts with gsub"
