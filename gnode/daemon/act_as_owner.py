@@ -175,7 +175,7 @@ def _write_file(
         if order.get("last") and done.get("taken") == len(data):
             place.take_name(temporary)
     except OSError as error:
-        if error.errno not in PASSING:  # else it goes on from there
+        if error.errno not in PASSING:  # else the next try resumes it
             place.remove(temporary)
         raise
     finally:

@@ -388,7 +388,7 @@ class Outboxes:
     async def _carry_batch(
         self, box: Outbox, batch: FileBatch, faults: list[DeliveryError]
     ) -> list[str]:
-        """Send files that share a piece; return those that the host has not looked at."""
+        """Send files that share a piece; return those that the host did not process."""
         answer = PieceDelivered(request=0)
         if batch.names:
             file, _ = split(batch.names[0])

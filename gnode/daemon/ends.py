@@ -1,7 +1,7 @@
 """Ends of attempts: what the launcher tells of them, and what lies in the spool.
 
-The agent hears of no outcome before the exit record outlives a power loss: one that the launcher
-tells goes through the log of outcomes, and one that is read from a journal is flushed there.
+The agent receives an outcome after its exit record is durable. A record from the launcher is
+written to the log of outcomes; a record from a journal is flushed with that journal.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -65,8 +65,8 @@ class AttemptEnds:
     def launcher_says(self, key: AttemptKey, known: bytes, known_info: bytes) -> None:
         """Take the end of an attempt that the launcher tells, with its records if it knows them.
 
-        The log of outcomes is for attempts that a starting gnode reports: not for one that was
-        never launched, nor for a probe.
+        The log of outcomes has attempts that a restarted gnode reports. It has no probes and no
+        attempts that were never launched.
         """
         if not known:
             self.read(key)

@@ -79,7 +79,7 @@ class Outbox:
 
     Attributes:
         takes_batches: whether the host of submission accepts batches; true until it refuses one.
-        window: so many pieces of a file it takes at once, as far as is known; 0: one.
+        window: number of pieces of a file that the host accepts at once; 0: not known, so one.
     """
 
     def __init__(self, path: str, progress: Path) -> None:

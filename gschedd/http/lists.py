@@ -158,14 +158,14 @@ class Choice:
     async def jobs(self, teller: JobViews) -> tuple[list[Job], list[bytes]]:
         """Return the jobs, and those that the list can have in columns, encoded.
 
-        Of 100,000 jobs either takes 40 ms, which are spread. What was chosen first may have changed
-        at the end. Without columns the jobs are in the order of their ids.
+        What was chosen first may have changed at the end. A job whose request is altered meanwhile
+        may be missing. Without columns the jobs are in the order of their ids.
         """
         pace = Pace()
         state = self._state
         every = state.jobs_of.get(self._user, {}) if self._user else state.jobs
         if not self._in_columns or len(every) <= ROWS_PER_SLICE:
-            return await self._held(list(every.values()), _Numbers(), pace), []
+            return await self._unshown(list(every.values()), _Numbers(), pace), []
         apart = list(state.apart.values())
         shown = _Numbers()
         columns: list[bytes] = []
@@ -174,13 +174,13 @@ class Choice:
                 shown.add(part.ids)
                 columns.append(_encoder.encode(part))
             apart += left
-        chosen = await self._held(apart, shown, pace)
-        # those that have started, or are held, before their turn above came
-        chosen += await self._held(list(state.apart.values()), shown, pace)
+        chosen = await self._unshown(apart, shown, pace)
+        # jobs that left their groups before these were read
+        chosen += await self._unshown(list(state.apart.values()), shown, pace)
         return chosen, columns
 
-    async def _held(self, jobs: Sequence[Job], shown: _Numbers, pace: Pace) -> list[Job]:
-        """Return those of some jobs that the list shows and has not yet; they are added."""
+    async def _unshown(self, jobs: Sequence[Job], shown: _Numbers, pace: Pace) -> list[Job]:
+        """Return the jobs that pass the filters and were not shown yet; note them as shown."""
         chosen: list[Job] = []
         for begin in range(0, len(jobs), JOBS_PER_LOOK):
             part = jobs[begin : begin + JOBS_PER_LOOK]

@@ -277,7 +277,7 @@ def test_a_log_that_is_cut_while_it_returns_ends_where_it_ends(tmp_path: Path) -
     assert DELIVERY_BYTES <= len(found) < 9 * DELIVERY_BYTES
 
 
-def test_what_takes_nothing_at_all_is_told_once(tmp_path: Path) -> None:
+def test_a_directory_that_refuses_all_files_is_reported_once(tmp_path: Path) -> None:
     """1,200 files in three batches, and a large one; the other item arrives."""
     host = Host(tmp_path)
     results = host.box / "files" / "0"
@@ -302,7 +302,7 @@ def test_what_takes_nothing_at_all_is_told_once(tmp_path: Path) -> None:
     assert (host.target / "files-1").stat().st_size == 300_000
 
 
-def test_the_host_is_told_which_files_are_given_up(tmp_path: Path) -> None:
+def test_the_host_gets_the_names_of_abandoned_files(tmp_path: Path) -> None:
     """So that it removes what there is of them."""
     host = Host(tmp_path)
     (host.box / "files").mkdir()

@@ -10,10 +10,10 @@ OLD = b'{"ended": "1.1", "pid": 7, "record": {}}\n'
 NEW = b'{"ended": "2.1", "pid": 7, "record": {}, "unflushed": true}\n'
 
 
-async def said_after(directory: Path, *lines: bytes) -> bytes:
-    """Return what a launcher hears that tells these ends, each of which is kept and launched."""
+async def messages_after(directory: Path, *lines: bytes) -> bytes:
+    """Return the messages to a launcher that sends these ends, each of which is then confirmed."""
     ended: asyncio.Queue[AttemptKey] = asyncio.Queue()
-    heard = bytearray()
+    messages = bytearray()
     launched = asyncio.Event()
     writers: list[asyncio.StreamWriter] = []
 
@@ -22,8 +22,8 @@ async def said_after(directory: Path, *lines: bytes) -> bytes:
         await reader.readline()  # the rules
         writer.write(b"".join(lines))
         while chunk := await reader.read(1 << 16):
-            heard.extend(chunk)
-            if b"launch" in heard:
+            messages.extend(chunk)
+            if b"launch" in messages:
                 launched.set()
 
     server = await asyncio.start_unix_server(serve, directory / "launcher.sock")
@@ -47,14 +47,14 @@ async def said_after(directory: Path, *lines: bytes) -> bytes:
     await writer.wait_closed()
     for _ in range(5):  # the client sees the end and closes its own side
         await asyncio.sleep(0)
-    return bytes(heard)
+    return bytes(messages)
 
 
-def test_what_is_kept_is_told_with_the_next_launch(tmp_path: Path) -> None:
-    heard = asyncio.run(said_after(tmp_path, NEW))
+def test_durable_records_are_confirmed_with_the_next_launch(tmp_path: Path) -> None:
+    messages = asyncio.run(messages_after(tmp_path, NEW))
 
-    assert heard == b'{"launch":"9.1"}\n{"kept":["2.1"]}\n'
+    assert messages == b'{"launch":"9.1"}\n{"kept":["2.1"]}\n'
 
 
 def test_a_launcher_of_before_hears_nothing_that_it_does_not_know(tmp_path: Path) -> None:
-    assert asyncio.run(said_after(tmp_path, OLD)) == b'{"launch":"9.1"}\n'
+    assert asyncio.run(messages_after(tmp_path, OLD)) == b'{"launch":"9.1"}\n'

@@ -127,7 +127,7 @@ def test_the_page_of_a_job_that_waits_asks_for_all_at_once() -> None:
     assert not shown["is_partial"]
 
 
-def test_a_start_that_is_being_computed_is_asked_for_again_soon() -> None:
+def test_an_unfinished_forecast_is_requested_again_soon() -> None:
     """And the page is marked, so that it is loaded again; a known start is shown for longer."""
     story, clock = story_of("queued"), _Clock()
     for start, is_partial, questions in (

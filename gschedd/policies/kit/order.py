@@ -274,7 +274,7 @@ class _Pass:
                 job_class, job, found, f"ends before job {short_job_id(self.blocked_job)} can start"
             )
             return True
-        beside = self._beside(job_class, job)
+        beside = self._place_beside_reservation(job_class, job)
         if beside is None:
             self.delaying = found
             reason = _would_delay(self.blocked_job, job_class, run_time_s)
@@ -288,7 +288,7 @@ class _Pass:
         self._accept(job_class, job, beside, f"does not delay job {short_job_id(self.blocked_job)}")
         return True
 
-    def _beside(self, job_class: JobClass, job: int) -> Allocation | None:
+    def _place_beside_reservation(self, job_class: JobClass, job: int) -> Allocation | None:
         """Return where a job fits into what is free now and when the reserved job starts."""
         request, closed = job_class.request, self._closed(job_class, job)
         if (request, closed) in self.lacking_beside:
