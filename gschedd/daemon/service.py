@@ -87,8 +87,7 @@ from gschedd.http.snapshots import Snapshots
 from gschedd.http.tasks import TaskRoutes
 from gschedd.http.user_tokens import UserTokens
 from gschedd.http.witnesses import Witnesses
-from gschedd.monitor.model import MonitorBegin
-from gschedd.monitor.worker import MonitorReport
+from gschedd.monitor.model import MonitorBegin, MonitorReport
 from gschedd.notify.worker import NotifierBegin, NotifierReport
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker

@@ -46,6 +46,14 @@ class MonitorBegin(Struct, frozen=True, kw_only=True):
     private: bool = False
 
 
+class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the monitor is: its address, events that are still to be read, and what does not work."""
+
+    address: str = ""
+    behind: int = 0
+    trouble: str = ""
+
+
 class ReadModel(Struct, kw_only=True):
     """What handlers of requests use.
 

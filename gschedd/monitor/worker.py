@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 from aiohttp import web
-from msgspec import Struct
 
 from gsched.clock import Clock, SystemClock
 from gsched.errors import ConfigError, GschedError
@@ -32,7 +31,7 @@ from gschedd.monitor.history import UseHistory
 from gschedd.monitor.link import HeadLink
 from gschedd.monitor.metrics.counts import MetricCounts, note_forecasts, without_forecast
 from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
-from gschedd.monitor.model import MonitorBegin, ReadModel
+from gschedd.monitor.model import MonitorBegin, MonitorReport, ReadModel
 from gschedd.monitor.page.routes import page_routes
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
@@ -63,14 +62,6 @@ PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
     MetricCounts,
     UseHistory,
 )
-
-
-class MonitorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the monitor is: its address, events that are still to be read, and what does not work."""
-
-    address: str = ""
-    behind: int = 0
-    trouble: str = ""
 
 
 def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:

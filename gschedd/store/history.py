@@ -16,7 +16,7 @@ from gschedd.models.measures import FLOORS, Q
 from gschedd.models.records import Record
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
 from gschedd.store.rows import Row
-from gschedd.store.seals import DamagedRowError, SqlValue, read_row
+from gschedd.store.seals import DamagedRowError, SqlValue, is_sealed, read_row
 
 #: Of the run itself, in the order of `_run_values`.
 RUN_COLUMNS: Final = (
@@ -191,8 +191,7 @@ def read_run(values: Row, checksum: SqlValue) -> Run:
     job = cast("int", values[0])
     return read_row(
         lambda: run_from_row(values),
-        values,
-        checksum,
+        intact=is_sealed(values, checksum),
         kind="run",
         key=f"{job}.{values[1]!r} on {values[2]!r}",
         job=job,

@@ -16,7 +16,7 @@ from gschedd.core.state import facts as f
 from gschedd.core.state.records import Attempt, Job, Node, SparseFields
 from gschedd.core.state.step import Run
 from gschedd.shares.ledger import LedgerRow
-from gschedd.store.seals import Damaged, DamagedRowError, SqlValue, read_row
+from gschedd.store.seals import Damaged, DamagedRowError, SqlValue, is_sealed, read_row
 
 Row = tuple[SqlValue, ...]
 T = TypeVar("T")
@@ -36,6 +36,9 @@ JOB_COLUMNS: Final = (
     *("ended_s", "holds", "hold_reason", "not_before_s", "attempts", "faults", "requeues"),
     *("requeue_reason", "cpu_s", "wall_s", "gpu_s", "outcome", "outcome_data", "failed"),
     *("client_key", "sparse"),
+)
+_INTEGERS: Final = tuple(
+    JOB_COLUMNS.index(name) for name in ("id", "uid", "attempts", "faults", "requeues", "failed")
 )
 
 
@@ -163,6 +166,8 @@ def specs_made(batch: Batch) -> Iterator[tuple[int, bytes]]:
 
 #: Values that specs share, remembered by a reader that lives long.
 MAX_SHARED: Final = 100_000
+#: Specs that others may be copies of, remembered by it.
+MAX_ALIKE: Final = 10_000
 
 
 #: Fields whose values many specs have in common.
@@ -173,22 +178,60 @@ _SHARED_FIELDS: Final = (
 _shared_fields = attrgetter(*_SHARED_FIELDS)
 
 
+#: Between these marks and the next quote stands what nearly each spec has of its own.
+_NAME: Final = b'"name":"'
+_CLIENT_KEY: Final = b'"client_key":"'
+
+
 class SpecReader:
-    """Decodes specs so that equal parts of many share memory: 100,000 jobs have few requests."""
+    """Decodes specs so that equal parts of many share memory: 100,000 jobs have few requests.
+
+    A spec that differs from an earlier one in name and client key only is a copy of that one.
+    """
 
     def __init__(self) -> None:
         self._shared: dict[object, object] = {}
+        self._alike: dict[tuple[bytes, bytes, bytes], JobSpec] = {}
 
     def read(self, data: bytes) -> JobSpec:
         """Return the spec of a row."""
-        spec = _decode_spec(data)
+        before, _, rest = data.partition(_NAME)
+        name, _, rest = rest.partition(b'"')
+        between, _, rest = rest.partition(_CLIENT_KEY)
+        key, _, after = rest.partition(b'"')
+        outline = (before, between, after)
+        alike = self._alike.get(outline)
+        if alike is None or b"\\" in name or b"\\" in key:
+            return self._read_whole(data, outline)
+        return structs.replace(alike, name=self._name(name), client_key=key.decode())
+
+    def _name(self, data: bytes) -> str:
+        found = self._shared.get(data)
+        if found is None:
+            self._bound()
+            found = self._shared[data] = data.decode()
+        return cast("str", found)
+
+    def _bound(self) -> None:
         if len(self._shared) > MAX_SHARED:
             self._shared.clear()
+
+    def _read_whole(self, data: bytes, outline: tuple[bytes, bytes, bytes]) -> JobSpec:
+        spec = _decode_spec(data)
+        self._bound()
         share = self._shared.setdefault
         for name, value in zip(_SHARED_FIELDS, _shared_fields(spec), strict=True):
             shared = share(value, value)
             if shared is not value:
                 structs.force_setattr(spec, name, shared)
+        before, between, after = outline
+        if not after:
+            return spec  # it has no client key
+        other = spec_blob(structs.replace(spec, name="x", client_key="x"))
+        if other == b"".join((before, _NAME, b'x"', between, _CLIENT_KEY, b'x"', after)):
+            if len(self._alike) > MAX_ALIKE:
+                self._alike.clear()
+            self._alike[outline] = spec
         return spec
 
 
@@ -202,14 +245,17 @@ def read_job(row: Row, specs: SpecReader) -> Job:
     number = cast("int", row[0])
     spec = read_row(
         lambda: specs.read(cast("bytes", data)),
-        (number, data),
-        spec_seal,
+        intact=is_sealed((number, data), spec_seal, (0,)),
         kind="job",
         key=number,
         job=number,
     )
     return read_row(
-        lambda: job_from_row(values, spec), values, job_seal, kind="job", key=number, job=number
+        lambda: job_from_row(values, spec),
+        intact=is_sealed(values, job_seal, _INTEGERS),
+        kind="job",
+        key=number,
+        job=number,
     )
 
 
@@ -223,8 +269,7 @@ def read_attempt(row: Row) -> Attempt:
     job, number, _, data = values
     return read_row(
         lambda: _decode_attempt(cast("bytes", data)),
-        values,
-        checksum,
+        intact=is_sealed(values, checksum),
         kind="attempt",
         key=f"{job!r}.{number!r}",
         job=cast("int", job),
@@ -239,7 +284,10 @@ def read_node(row: Row) -> Node:
     """
     name, data, checksum = row
     return read_row(
-        lambda: _decode_node(cast("bytes", data)), (name, data), checksum, kind="node", key=name
+        lambda: _decode_node(cast("bytes", data)),
+        intact=is_sealed((name, data), checksum),
+        kind="node",
+        key=name,
     )
 
 
@@ -253,8 +301,7 @@ def read_usage(row: Row) -> LedgerRow:
     project, user, data = values
     return read_row(
         lambda: _decode_usage(cast("bytes", data)),
-        values,
-        checksum,
+        intact=is_sealed(values, checksum),
         kind="usage",
         key=f"{user!r} in project {project!r}",
     )
@@ -269,8 +316,7 @@ def read_reservation(row: Row) -> Reservation:
     name, data, checksum = row
     return read_row(
         lambda: _decode_reservation(cast("bytes", data)),
-        (name, data),
-        checksum,
+        intact=is_sealed((name, data), checksum),
         kind="reservation",
         key=name,
     )
@@ -297,8 +343,7 @@ def read_event(row: Row) -> f.AnyFact:
     *values, checksum = row
     return read_row(
         lambda: _fact_decoder.decode(cast("bytes", values[5])),
-        values,
-        checksum,
+        intact=is_sealed(values, checksum),
         kind="event",
         key=values[0],
         job=cast("int", values[3] or 0),

@@ -49,12 +49,19 @@ class DamagedRowError(Exception):
         self.damaged = damaged
 
 
-def seal(values: Iterable[SqlValue]) -> int:
+def seal(values: Iterable[SqlValue], integers: Iterable[int] | None = None) -> int:
     """Return the checksum of a row's other columns.
 
     Numbers count as floats: SQLite returns an integer of a REAL column as one.
+
+    Args:
+        integers: places of the columns that may be integers, of a row from a database; None: any.
     """
-    plain = [float(value) if isinstance(value, int) else value for value in values]
+    plain = list(values)
+    for place in range(len(plain)) if integers is None else integers:
+        value = plain[place]
+        if isinstance(value, int):
+            plain[place] = float(value)
     return zlib.crc32(_pack(plain))
 
 
@@ -63,21 +70,12 @@ def sealed(values: tuple[SqlValue, ...]) -> tuple[SqlValue, ...]:
     return (*values, seal(values))
 
 
-def read_row(
-    decode: Callable[[], T],
-    values: Iterable[SqlValue],
-    checksum: SqlValue,
-    *,
-    kind: str,
-    key: object,
-    job: int = 0,
-) -> T:
+def read_row(decode: Callable[[], T], *, intact: bool, kind: str, key: object, job: int = 0) -> T:
     """Return what a row stands for.
 
     Args:
         decode: makes it of the row.
-        values: the row's columns, in the order in which they were written.
-        checksum: the row's.
+        intact: the row has the checksum of its columns; see `is_sealed`.
         kind: of the row, for messages.
         key: of the row, for messages.
         job: whose row it is; 0: of no job.
@@ -85,7 +83,7 @@ def read_row(
     Raises:
         DamagedRowError: the row is not what was written.
     """
-    if not is_sealed(values, checksum):
+    if not intact:
         raise DamagedRowError(
             Damaged(kind=kind, key=_plain(key), reason="its checksum does not match", job=job)
         )
@@ -98,10 +96,12 @@ def read_row(
         ) from error
 
 
-def is_sealed(values: Iterable[SqlValue], checksum: SqlValue) -> bool:
-    """Return whether a row has the checksum of its other columns."""
+def is_sealed(
+    values: Iterable[SqlValue], checksum: SqlValue, integers: Iterable[int] | None = None
+) -> bool:
+    """Return whether a row has the checksum of its other columns, in the order of writing."""
     try:
-        return checksum == seal(values)
+        return checksum == seal(values, integers)
     except UnicodeEncodeError:  # bytes that are no text stand in a column of text
         return False
 

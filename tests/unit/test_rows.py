@@ -414,3 +414,51 @@ def test_shares_of_gpus_are_owned_with_their_size() -> None:
     )
 
     assert rows.gpu_changes([fact]) == [(rows.OWN_GPU, ("n1", 2, 7, 3, 40, 2**34))]
+
+
+def test_specs_that_differ_in_name_and_key_alone_are_read_as_what_they_are() -> None:
+    names = ("train", 'a "quoted" name', 'x","client_key":"y', "back\\slash", "größe", "", "train")
+    keys = ("", "0" * 32, 'k"', "k\\", '","name":"z', "größe", "1" * 32)
+    specs = [
+        structs.replace(spec_of(), name=name, client_key=key, account=account)
+        for account in ("", "p", '"name":"p"')
+        for name in names
+        for key in keys
+    ]
+    reader = rows.SpecReader()
+    blobs = [rows.spec_blob(spec) for spec in specs]
+    assert [reader.read(blob) for blob in [*blobs, *reversed(blobs)]] == [*specs, *reversed(specs)]
+
+
+def test_specs_that_are_alike_share_their_parts() -> None:
+    reader = rows.SpecReader()
+    first, second, other = (
+        reader.read(rows.spec_blob(structs.replace(spec_of(), name=name, client_key=key)))
+        for name, key in (("a", "k1"), ("b", "k2"), ("a", "k3"))
+    )
+    assert second.owner is first.owner
+    assert second.request is first.request
+    assert second.arguments is first.arguments, "decoded once"
+    assert (second.name, second.client_key) == ("b", "k2")
+    assert other.client_key == "k3"
+
+
+def test_a_reader_that_lives_long_remembers_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_SHARED", 50)
+    monkeypatch.setattr(rows, "MAX_ALIKE", 5)
+    reader = rows.SpecReader()
+    for number in range(200):
+        spec = structs.replace(
+            spec_of(), name=f"n{number}", client_key=f"k{number}", account=f"p{min(number, 20)}"
+        )
+        assert reader.read(rows.spec_blob(spec)) == spec
+    assert len(vars(reader)["_shared"]) <= 70
+    assert len(vars(reader)["_alike"]) <= 6
+
+
+def test_a_spec_that_another_version_has_written_is_decoded_as_a_whole() -> None:
+    reader = rows.SpecReader()
+    for number in range(3):
+        spec = structs.replace(spec_of(), name="n", client_key=f"k{number}")
+        inside = f'"owner":{{"name":"other{number}",'.encode()
+        assert reader.read(rows.spec_blob(spec).replace(b'"owner":{', inside)) == spec

@@ -174,24 +174,29 @@ def note_damaged(state: State, job: int, node: str, attempt: int) -> None:
 
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
+    spec, owner = job.spec, job.spec.owner
     state.jobs[job.id] = job
-    state.jobs_of.setdefault(job.spec.owner.user, {})[job.id] = job
+    own_jobs = state.jobs_of.get(owner.user)
+    if own_jobs is None:
+        own_jobs = state.jobs_of[owner.user] = {}
+    own_jobs[job.id] = job
     note_array(state, job)
     state.next_job = max(state.next_job, next_number(job))
-    uid = job.spec.owner.uid
-    state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
-    held_bytes = state.argument_bytes_by_user.get(uid, 0)
-    state.argument_bytes_by_user[uid] = held_bytes + argument_bytes(job.spec.arguments)
-    if job.spec.is_training:
+    state.jobs_by_user[owner.uid] = state.jobs_by_user.get(owner.uid, 0) + 1
+    held_bytes = state.argument_bytes_by_user.get(owner.uid, 0)
+    state.argument_bytes_by_user[owner.uid] = held_bytes + argument_bytes(spec.arguments)
+    if spec.is_training:
         state.training_jobs[job.id] = job
-    if job.spec.rerun_of and not array_of(job.id):
-        state.reruns.setdefault(job.spec.rerun_of, set()).add(job.id)
+    if spec.rerun_of and not array_of(job.id):
+        state.reruns.setdefault(spec.rerun_of, set()).add(job.id)
     note_dependencies(state, job)
     count_submitted(state, job)
     enter(state, job)
     if job.attempt is not None:
         own(state, job, job.attempt)
         accrue(state, job)
+    if job.sparse is None:
+        return
     if job.move is not None:
         reserve(state, job)
     if job.claim is not None:

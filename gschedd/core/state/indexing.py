@@ -31,7 +31,7 @@ def enter(state: State, job: Job) -> None:
     is_array = job.spec.array is not None
     if job.state is JobState.QUEUED and is_array:
         state.dirty.mark_array(job.id)
-    if job.state is JobState.QUEUED and not is_array and job.claim is None:
+    if job.state is JobState.QUEUED and not is_array and (job.sparse is None or job.claim is None):
         job_class = state.class_of(job)
         group = state.groups.get(job_class)
         if group is None:

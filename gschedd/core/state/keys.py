@@ -27,7 +27,10 @@ class ClientKeys:
 
     def note(self, uid: int, key: str, job: int) -> None:
         """Note the key of a job that is not done."""
-        self._of_users.setdefault(uid, {})[key] = job
+        of_user = self._of_users.get(uid)
+        if of_user is None:
+            of_user = self._of_users[uid] = {}
+        of_user[key] = job
 
     def note_ended(self, uid: int, key: str, job: int) -> None:
         """Note the key of a job that is done; the one noted first is forgotten first."""

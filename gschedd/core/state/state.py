@@ -305,7 +305,7 @@ class State:
             request=spec.request,
             walltime_s=spec.walltime_s,
             training=training,
-            party=self.limits.rules.party(party_of(spec)),
+            party=self.limits.rules.party(party_of(spec)) if self.limits.rules.is_on else None,
             reservation=spec.reservation,
             may_use=self.usable_reservations(spec) if self.reservations else (),
         )
