@@ -168,7 +168,7 @@ class AuthorityState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cluster: the id in certificates.
         authorities: SHA-256 of those that count, the newest last.
         of_site: the site issues certificates itself.
-        nodes: those on other machines, and the login hosts that are connected.
+        nodes: those on other machines, and login hosts; also those that have only joined yet.
         revoked: names, and when they were revoked.
     """
 

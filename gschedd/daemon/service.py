@@ -395,9 +395,8 @@ class Service:
             space=self._space,
             store=self._store,
             clock=self._clock,
-            known_of=self._queries.known_of,
-            ended_well=self._queries.ended_well,
-            jobs_of_keys=self._queries.jobs_of_keys,
+            queries=self._queries,
+            members=self._joining.members,
             safe_mode=self._safe_mode,
             forecasts=self._forecasts,
             expect_client=self._sessions.waiting.expect,
@@ -405,7 +404,7 @@ class Service:
             texts=self._texts,
         )
         self._commands = Commands(parts)
-        self._resubmissions = Resubmissions(parts, self._queries)
+        self._resubmissions = Resubmissions(parts)
 
     def _make_workers(self) -> None:
         """Make the processes that tell of jobs and serve the page; they are not started yet."""

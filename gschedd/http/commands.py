@@ -43,8 +43,10 @@ from gschedd.http.contents import Content, TextQuota, content_of
 from gschedd.http.elements import meant
 from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
+from gschedd.http.members import Members
 from gschedd.http.pace import Pace
-from gschedd.http.past import EndedWell, past_of
+from gschedd.http.past import past_of
+from gschedd.http.queries import Queries
 from gschedd.http.reservations import Reservations
 from gschedd.http.safemode import SafeMode
 from gschedd.plan.forecast import Forecast
@@ -64,9 +66,8 @@ class Parts:
     """What commands work with.
 
     Attributes:
-        known_of: which jobs the database knows, done or not.
-        ended_well: of which finished jobs the database knows whether they succeeded.
-        jobs_of_keys: the jobs of a user's client keys that the database knows.
+        queries: what the database knows of jobs, done or not.
+        members: which hosts have joined.
         safe_mode: what operators see and do where the database may be an old copy.
         forecasts: what would become of jobs.
         expect_client: takes interactive jobs, whose clients are about to wait for them.
@@ -81,9 +82,8 @@ class Parts:
     space: DiskSpace
     store: Store
     clock: Clock
-    known_of: Callable[[Collection[int]], Awaitable[Collection[int]]]
-    ended_well: EndedWell
-    jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
+    queries: Queries
+    members: Members
     safe_mode: SafeMode
     forecasts: Forecasts
     expect_client: Callable[[int], None]
@@ -175,7 +175,7 @@ class Commands:
         self._parts.space.check()
         known = await self._known(jobs, caller, pace)
         texts = [text for job in jobs for text in job.depends]
-        past = await past_of(texts, self._head.state, self._parts.ended_well)
+        past = await past_of(texts, self._head.state, self._parts.queries.ended_well)
         loop = asyncio.get_running_loop()
         contents: list[Content] = []
         pace.begin()
@@ -305,7 +305,7 @@ class Commands:
                 forgotten.append(job.key)
             await pace.keep()
         if forgotten:
-            known.update(await self._parts.jobs_of_keys(caller.uid, forgotten))
+            known.update(await self._parts.queries.jobs_of_keys(caller.uid, forgotten))
         return known
 
     def _submit(
@@ -353,7 +353,7 @@ class Commands:
             known = known_submission(self._head.state, caller.uid, job.key)
             if known is not None:
                 return submissions.SubmitResult(id=known)
-            past = await past_of(job.depends, self._head.state, self._parts.ended_well)
+            past = await past_of(job.depends, self._head.state, self._parts.queries.ended_well)
             submission = self._prepared(job, caller, past)
             outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
             if job.reject_if_late:
@@ -395,7 +395,7 @@ class Commands:
         past: Mapping[int, bool] = {}
         if isinstance(action, a.AlterJob) and action.alteration.depends:
             past = await past_of(
-                action.alteration.depends, self._head.state, self._parts.ended_well
+                action.alteration.depends, self._head.state, self._parts.queries.ended_well
             )
         async with self._bodies.turn_if(len(ids) > FEW, caller.uid) as pace:
             results = await self._act(action, ids, caller, pace, past=past)
@@ -421,7 +421,7 @@ class Commands:
         steps = iter(await self._carry_out(commands, pace, dry_run=action.dry_run))
         for each in items:
             each.step = Step(error=each.error) if each.command is None else next(steps)
-        gone = await self._parts.known_of(
+        gone = await self._parts.queries.known_of(
             {each.job for each in items if isinstance(each.step.error, UnknownJobError)} - {0}
         )
         pace.begin()
@@ -529,6 +529,10 @@ class Commands:
         commands = [c.ActOnNode(caller=caller, node=node, action=action) for node in action.nodes]
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
+        if isinstance(action, a.RemoveNode):
+            for node, step in zip(action.nodes, steps, strict=True):
+                if step.error is None:
+                    await self._parts.members.release("node", node)
         now_s = self._parts.clock.wall_s()
         results = tuple(
             action_result(node, step.error, node_words(self._head.state, node, action, now_s))

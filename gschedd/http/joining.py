@@ -188,7 +188,12 @@ class Joining:
             if wanted.action == "replace":
                 now = self._authority.replaced()
             else:
-                late = [row.node for row in self._state().nodes if not row.current]
+                rows = self._state().nodes
+                late = [
+                    row.node
+                    for row in rows
+                    if not row.current and (row.role == "node" or row.connected)
+                ]
                 if late and not wanted.force and self._authority.is_replaced:
                     raise BadStateError(
                         "these hosts have no certificate of the new authority yet: "
@@ -218,9 +223,9 @@ class Joining:
             await self._end(role, name)
         return answer(self._state())
 
-    async def _end(self, role: MemberRole, name: str) -> None:
+    async def _end(self, role: MemberRole, name: str, *, replaced: bool = False) -> None:
         """End all certificates that a host has now, and its connection."""
-        await self.members.revoke(role, name)
+        await self.members.revoke(role, name, replaced=replaced)
         for link in self._connected():
             if self._peers.is_revoked(link.peer):
                 log.warning("%s: its connection is ended: its certificate was revoked", link.node)
@@ -243,10 +248,12 @@ class Joining:
             assert token.role != "head", "check has refused it"
             await self._issuing.enter(0)
             self._check_name(token, wanted)
+            takes_place = token.replace and self._is_in_use(token.role, wanted.name)
             certificate = self._issue(token.role, wanted.name, wanted.request)
-            await self.members.use(token, wanted.name, wanted.request)
-            if token.replace and self._is_in_use(token.role, wanted.name):
-                await self._end(token.role, wanted.name)
+            ends_s = _ends_s(certificate)
+            await self.members.use(token, wanted.name, wanted.request, expires_s=ends_s)
+            if takes_place:
+                await self._end(token.role, wanted.name, replaced=True)
                 certificate = self._issue(token.role, wanted.name, wanted.request)
         except Exception as error:
             self._complaints.say(source, f"a host cannot join: {error}")
@@ -302,7 +309,7 @@ class Joining:
                 hint=f"gsched token create --role {token.role} --name {name} on the head",
             )
         other = "node" if token.role == "login" else "login host"
-        if name in (self._known_nodes() if token.role == "login" else self.members.logins):
+        if self._is_taken("node" if token.role == "login" else "login", name):
             raise NotPermittedError(
                 f"{name} is a {other} of this cluster: this host needs another name",
                 hint="gsched join --name NAME, with a token for that name",
@@ -320,15 +327,27 @@ class Joining:
                 "--replace on the head, and its line here",
             )
 
+    def _is_taken(self, role: TokenRole, name: str) -> bool:
+        """Return whether a host has connected with a name in a role, or has joined with it."""
+        if role == "login":
+            return name in self.members.logins
+        return name in self._known_nodes() or self.members.has_joined(name)
+
     def _is_in_use(self, role: TokenRole, name: str) -> bool:
-        """Return whether a host has a name; one that was revoked and has not returned does not."""
-        if name not in (self.members.logins if role == "login" else self._known_nodes()):
+        """Return whether a host has a name that no other host may join with.
+
+        A node that was revoked stays known, but its name is free until a host has joined with it.
+        """
+        if not self._is_taken(role, name):
             return False
-        is_revoked = f"{role}/{name}" in self.members.revoked
+        joined = self.members.logins if role == "login" else self.members.nodes
+        is_revoked = f"{role}/{name}" in self.members.revoked and name not in joined
         return not is_revoked or any(link.node == name for link in self._connected())
 
     def _is_same(self, role: TokenRole, wanted: JoinHost) -> bool:
-        """Return whether a host shows by its key that it has its name already."""
+        """Return whether a host shows that it has its name: by its request, or its key."""
+        if self.members.is_request_of(role, wanted.name, wanted.request):
+            return True
         if not wanted.before:
             return False
         from gsched.pki import issuing
@@ -378,11 +397,13 @@ class Joining:
 
     def _state(self) -> AuthorityState:
         authorities = self._authority.digests
+        nodes = {*self._known_nodes(), *filter(self.members.has_joined, self.members.nodes)}
         rows = []
         links: dict[tuple[MemberRole, str], Link | None] = {
             ("node", name): self._links.connected.get(name)
-            for name in sorted({*self._known_nodes(), *self._links.connected})
+            for name in sorted({*nodes, *self._links.connected})
         }
+        links.update({("login", name): None for name in sorted(self.members.logins)})
         links.update({("login", link.node): link for link in self._logins()})
         for (role, name), link in links.items():
             if link is not None and not link.peer.name:
@@ -405,6 +426,13 @@ class Joining:
             nodes=tuple(rows),
             revoked=dict(self.members.revoked),
         )
+
+
+def _ends_s(certificate: str) -> float:
+    """Return when a certificate that was issued here ends, seconds since the epoch."""
+    from gsched.pki import issuing
+
+    return issuing.identity_in(certificate.encode()).expires_s
 
 
 def _prove(request: web.Request) -> None:

@@ -1,9 +1,9 @@
-"""Tokens by which hosts join, names of login hosts, and those that were revoked: durable."""
+"""Tokens by which hosts join, the names that they have, and those that were revoked: durable."""
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -14,12 +14,13 @@ from gsched.errors import InvalidRequestError, NotPermittedError, UsageError
 from gsched.failpoint import failpoint
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_duration
-from gsched.protocol.joining import CreateToken, MemberRole, TokenRow
+from gsched.protocol.joining import CreateToken, MemberRole, TokenRole, TokenRow
 from gschedd.store.queues import NoteStore
 
 TOKEN: Final = "token"  # noqa: S105 # a kind of note
 REVOKED: Final = "revoked"
 LOGIN: Final = "login-host"
+NODE: Final = "node-host"
 MAX_TOKENS: Final = 1000  # that hosts can join with
 #: Used and expired tokens are still listed for this long, the newest so many of them.
 KEPT_S: Final = 86_400.0
@@ -39,8 +40,20 @@ class _Token(Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
+class _JoinedHost(Struct, frozen=True, kw_only=True):
+    """A host that has joined and so has a name.
+
+    Attributes:
+        request: hash of its request for its first certificate; empty: it has connected without.
+        expires_s: when this certificate ends, seconds since the epoch.
+    """
+
+    request: str = ""
+    expires_s: float = 0.0
+
+
 class Members:
-    """Who may join, and who may not connect any more.
+    """Who may join, who has which name, and who may not connect any more.
 
     Args:
         store: keeps both.
@@ -48,7 +61,8 @@ class Members:
 
     Attributes:
         revoked: when hosts were revoked, by role and name.
-        logins: names of login hosts that have joined or connected.
+        logins: login hosts that have joined or connected, by name.
+        nodes: nodes that have joined, by name.
     """
 
     def __init__(
@@ -63,27 +77,52 @@ class Members:
         self._clock = clock
         tokens = store.notes(TOKEN).items()
         self._tokens = {name: msgspec.json.decode(text, type=_Token) for name, text in tokens}
-        self.logins = set(store.notes(LOGIN))
+        self.logins = _hosts(store.notes(LOGIN))
+        self.nodes = _hosts(store.notes(NODE))
         self.revoked = {name: float(text) for name, text in store.notes(REVOKED).items()}
 
     def is_revoked(self, role: str, name: str, begins_s: float) -> bool:
         """Return whether a certificate began before its owner was revoked."""
         return begins_s <= self.revoked.get(f"{role}/{name}", -1.0)
 
-    async def revoke(self, role: MemberRole, name: str) -> None:
-        """Refuse all certificates that a host has now, for ever."""
+    async def revoke(self, role: MemberRole, name: str, *, replaced: bool = False) -> None:
+        """Refuse all certificates that a host has now, for ever.
+
+        Args:
+            replaced: another host has joined with its name, which stays taken.
+        """
         key, now_s = f"{role}/{name}", self._clock.wall_s()
         await self.save(REVOKED, key, repr(now_s))
         self.revoked[key] = now_s
-        if role == "login" and name in self.logins:
-            await self.save(LOGIN, name, None)
-            self.logins.discard(name)
+        if not replaced:
+            await self.release(role, name)
+
+    async def release(self, role: MemberRole, name: str) -> None:
+        """Let any host join with a name."""
+        kind, hosts = self._of(role)
+        if name in hosts:
+            await self.save(kind, name, None)
+            hosts.pop(name, None)
 
     async def note_login(self, name: str) -> None:
         """Keep a name for a login host, until it is revoked: no node gets it."""
         if name not in self.logins:
-            await self.save(LOGIN, name, "")
-            self.logins.add(name)
+            await self.save(LOGIN, name, _text(_JoinedHost()))
+            self.logins.setdefault(name, _JoinedHost())
+
+    def has_joined(self, name: str) -> bool:
+        """Return whether a node has joined with a name and can still connect for the first time."""
+        host = self.nodes.get(name)
+        return host is not None and host.expires_s > self._clock.wall_s()
+
+    def is_request_of(self, role: TokenRole, name: str, request: str) -> bool:
+        """Return whether the host that has a name has joined with this request."""
+        host = self._of(role)[1].get(name)
+        return host is not None and host.request == _digest(request)
+
+    def _of(self, role: TokenRole) -> tuple[str, dict[str, _JoinedHost]]:
+        """Return the kind of the notes of a role, and its hosts."""
+        return (LOGIN, self.logins) if role == "login" else (NODE, self.nodes)
 
     def tokens(self) -> tuple[TokenRow, ...]:
         """Return all tokens, the newest first."""
@@ -177,36 +216,61 @@ class Members:
             raise UsageError(f"invalid name {name!r}", hint=NODE_NAME_RULE)
         return row
 
-    async def use(self, row: TokenRow, name: str, request: str = "") -> None:
+    async def use(
+        self, row: TokenRow, name: str, request: str = "", *, expires_s: float = 0.0
+    ) -> None:
         """Note durably that a host has joined; it may get its certificate when this returns.
+
+        Nobody else can use the token, or join with the name, from the first moment on.
 
         Args:
             request: of the host, for its certificate.
+            expires_s: when that ends, seconds since the epoch.
 
         Raises:
             NotPermittedError: another host was faster.
         """
+        host = _JoinedHost(request=_digest(request), expires_s=expires_s)
         token = self._tokens.get(row.id)
         if token is not None and self._is_same(token, name, request):
             await self._in_writer(lambda: None)  # what is noted may not be durable yet
             token = self._tokens.get(row.id)
             if token is not None and self._is_same(token, name, request):
+                self._hold(row.role, name, host)
+                await self._write_host(row.role, name)
                 return
         if token is None or token.row.used_s:
             raise NotPermittedError("the token was used or deleted in this moment", hint=_NEW)
         used = msgspec.structs.replace(row, used_s=self._clock.wall_s(), used_by=name)
-        self._tokens[row.id] = msgspec.structs.replace(  # nobody else from now on
+        self._tokens[row.id] = msgspec.structs.replace(
             token, row=used, request=_digest(request) if request else ""
         )
+        before = self._hold(row.role, name, host)
         try:
             failpoint("join.before_commit")
             await self._put(self._tokens[row.id])
             failpoint("join.after_commit")
-            if row.role == "login":
-                await self.note_login(name)
+            await self._write_host(row.role, name)
         except BaseException:
             self._tokens[row.id] = token
+            self._hold(row.role, name, before)
             raise
+
+    def _hold(self, role: TokenRole, name: str, host: _JoinedHost | None) -> _JoinedHost | None:
+        """Let a host have a name, None: nobody; return who has had it. A head has none here."""
+        if role == "head":
+            return None
+        hosts = self._of(role)[1]
+        before = hosts.pop(name, None)
+        if host is not None:
+            hosts[name] = host
+        return before
+
+    async def _write_host(self, role: TokenRole, name: str) -> None:
+        """Make durable who has a name."""
+        if role != "head":
+            kind, hosts = self._of(role)
+            await self.save(kind, name, _text(hosts[name]) if name in hosts else None)
 
     def _is_same(self, token: _Token, name: str, request: str) -> bool:
         """Return whether the host that has joined with a token sends its request again."""
@@ -239,6 +303,18 @@ class Members:
     async def save(self, kind: str, name: str, text: str | None) -> None:
         """Make a note durable; None: delete it."""
         await self._in_writer(lambda: self._store.save_note(kind, name, text))
+
+
+def _hosts(notes: Mapping[str, str]) -> dict[str, _JoinedHost]:
+    """Return hosts by name; older versions have written no text."""
+    return {
+        name: msgspec.json.decode(text, type=_JoinedHost) if text else _JoinedHost()
+        for name, text in notes.items()
+    }
+
+
+def _text(host: _JoinedHost) -> str:
+    return msgspec.json.encode(host).decode()
 
 
 def _digest(secret: str) -> str:

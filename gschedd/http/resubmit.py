@@ -40,7 +40,6 @@ from gschedd.http.answers import answer
 from gschedd.http.bodies import read_body
 from gschedd.http.commands import Parts
 from gschedd.http.elements import check_array
-from gschedd.http.queries import Queries
 
 _TEXTS: Final = limits.texts_of(RerunFailed)
 _SHOWN: Final = 60  # characters of a list of indices in a message
@@ -68,12 +67,11 @@ class Resubmissions:
 
     Args:
         parts: what submissions work with.
-        queries: read the database.
     """
 
-    def __init__(self, parts: Parts, queries: Queries) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._queries = queries
+        self._queries = parts.queries
         self._engine = parts.engine
 
     def routes(self) -> list[web.RouteDef]:
@@ -150,7 +148,7 @@ class Resubmissions:
         if not key:
             return 0
         known = known_submission(self._engine.head.state, uid, key)
-        return known or (await self._parts.jobs_of_keys(uid, [key])).get(key, 0)
+        return known or (await self._queries.jobs_of_keys(uid, [key])).get(key, 0)
 
     async def _made(self, number: int, failed: _Failed) -> _Failed:
         """Return what an earlier try has submitted."""

@@ -179,13 +179,77 @@ def test_a_name_in_use_is_for_the_host_that_has_its_key_or_takes_its_place(
     replaced = join(cluster, line, "n1", state="second")
     assert replaced.status == 0, replaced.stderr
     wait_until(lambda: "of node n1 was revoked" in cluster.log("n1.log"), what="the reason")
+    taken = join(cluster, created(cluster, "--role", "node"), "n1")
+    assert taken.status == 159, "the host that has replaced it has the name"
+    assert run_command("gnodes", "revoke", "n1", head=cluster.socket).status == 0
     back = join(cluster, created(cluster, "--role", "node"), "n1")
-    assert back.status == 0, "nobody is connected as n1: a revoked name is free"
+    assert back.status == 0, "a revoked name is free"
     assert issuing.identity_in(Path(other.certificate).read_bytes()).name == "n1"
     for wrong in (("--role", "node"), ("--role", "head", "--name", "n1")):
         odd = run_command("gsched", "token", "create", "--replace", *wrong, head=cluster.socket)
         assert odd.status == 2
         assert "--replace is for a node or login host that has a name" in odd.stderr
+
+
+@pytest.mark.parametrize("role", ["node", "login"])
+def test_t63_a_name_is_taken_as_soon_as_a_host_has_joined_with_it(
+    cluster: Cluster, role: str
+) -> None:
+    """Before its host has connected, too, and through a restart; who lost its key has two ways."""
+    cluster.start_head()
+    other = "login" if role == "node" else "node"
+    assert join(cluster, created(cluster, "--role", role, "--name", "n1"), "n1").status == 0
+
+    for scope in ([], ["--name", "n1"]):
+        refused = join(cluster, created(cluster, "--role", role, *scope), "n1", state="second")
+        assert refused.status == 159
+        assert "cluster already, and this host does not have its key" in refused.stderr
+        assert f"gsched token create --role {role} --name n1 --replace" in refused.stderr
+        cluster.stop_head()
+        cluster.start_head()
+    crossed = join(cluster, created(cluster, "--role", other), "n1", state="second")
+    assert "of this cluster: this host needs another name" in crossed.stderr
+    shown = run_command("gsched", "authority", "show", "--json", head=cluster.socket).stdout
+    assert [(row["node"], row["connected"]) for row in json.loads(shown)["nodes"]] == [
+        ("n1", False)
+    ]
+    replacing = created(cluster, "--role", role, "--name", "n1", "--replace")
+    assert join(cluster, replacing, "n1", state="second").status == 0
+    late = join(cluster, created(cluster, "--role", role), "n1", state="third")
+    assert late.status == 159, "the name is that of the second host now"
+    first = join(cluster, created(cluster, "--role", role), "n1")
+    assert first.status == 159, "the key of the first one does not count any more"
+
+    revoked = run_command("gnodes", "revoke", "n1", head=cluster.socket)
+    assert "no host n1" not in revoked.stderr
+    assert join(cluster, created(cluster, "--role", role), "n1", state="third").status == 0
+
+
+def test_a_removed_name_is_free_and_a_returned_one_is_taken_while_its_host_is_off(
+    cluster: Cluster,
+) -> None:
+    """Removing a node frees its name; one that was revoked once and has come back keeps it."""
+    cluster.start_head()
+    for _ in range(2):
+        assert join(cluster, created(cluster, "--role", "node"), "n1").status == 0
+        cluster.start_node("n1")
+        cluster.stop_node("n1")
+        assert run_command("gnodes", "revoke", "n1", head=cluster.socket).status == 0
+    assert join(cluster, created(cluster, "--role", "node"), "n1").status == 0
+    cluster.start_node("n1")
+    cluster.stop_node("n1")
+    wait_until(lambda: cluster.head.nodes().nodes[0].state != "up", what="the node to be off")
+
+    taken = join(cluster, created(cluster, "--role", "node"), "n1", state="second")
+    assert "n1 is a node of this cluster already" in taken.stderr
+    wait_until(
+        lambda: run_command("gnodes", "remove", "n1", head=cluster.socket).status == 0,
+        what="the node to be removed",
+    )
+    cluster.stop_head()
+    cluster.start_head()
+    free = join(cluster, created(cluster, "--role", "node"), "n1", state="second")
+    assert free.status == 0, free.stderr
 
 
 @pytest.mark.parametrize("role", ["node", "login"])
@@ -222,12 +286,13 @@ def test_a_host_whose_connection_is_cut_off_for_others_tries_again(cluster: Clus
     assert wire.connections == 4
 
 
+@pytest.mark.parametrize("role", ["node", "login"])
 def test_a_host_that_has_not_got_the_answer_gets_its_certificate_once_more(
-    cluster: Cluster,
+    cluster: Cluster, role: str
 ) -> None:
     """Its token is used, and counts for the same request, as long as the host is not revoked."""
     cluster.start_head()
-    line = created(cluster, "--role", "node")
+    line = created(cluster, "--role", role)
 
     def cut(side: Side, before: int, part: bytes) -> bytes:
         if wire.connections == 2 and side == "head" and before:  # after the handshake
@@ -239,14 +304,13 @@ def test_a_host_that_has_not_got_the_answer_gets_its_certificate_once_more(
 
     assert ran.status == 0, ran.stderr
     assert wire.connections == 3
-    assert cluster.log("head.log").count("node n1 has joined") == 2
-    cluster.start_node("n1")
+    assert cluster.log("head.log").count(f"{role} n1 has joined") == 2
     again = join(cluster, line, "n1", state="second")
     assert "each lets one host join" in again.stderr
 
     key = issuing.make_key()
     request = JoinHost(token="", name="n2", request=issuing.make_request(key, "n2"))
-    address, token, _ = created(cluster, "--role", "node")
+    address, token, _ = created(cluster, "--role", role)
     request = msgspec.structs.replace(request, token=token)
     answers = []
     for revoked in (False, False, True):

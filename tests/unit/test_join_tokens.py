@@ -14,7 +14,13 @@ T = TypeVar("T")
 
 
 class Notes:
-    """Stands where the store is."""
+    """Stands where the store is.
+
+    Attributes:
+        fails: the disk is full.
+    """
+
+    fails = False
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], str] = {}
@@ -23,6 +29,8 @@ class Notes:
         return {name: text for (of, name), text in self.kept.items() if of == kind}
 
     def save_note(self, kind: str, name: str, text: str | None) -> None:
+        if self.fails:
+            raise OSError("no room")
         if text is None:
             del self.kept[kind, name]
         else:
@@ -42,6 +50,7 @@ class Clock:
 
 
 async def at_once(work: Callable[[], None]) -> None:
+    await asyncio.sleep(0)
     work()
 
 
@@ -105,3 +114,57 @@ def test_tokens_that_ended_are_kept_for_a_day_and_in_bounded_number() -> None:
 
     run(story())
     assert len(made(notes, clock).tokens()) == 1
+
+
+def test_a_name_is_taken_until_the_certificate_ends_that_was_issued_for_it() -> None:
+    """Of two hosts that join at once with one name, one gets it; a failed write gives it back."""
+    clock, notes = Clock(), Notes()
+    members = made(notes, clock)
+
+    async def story() -> None:
+        first, second, third = await create(members, 3)
+        row = members.check(first, "n1", request="r1")
+        await members.use(row, "n1", "r1", expires_s=1030.0)
+        assert members.has_joined("n1")
+        assert members.is_request_of("node", "n1", "r1")
+        assert not members.is_request_of("node", "n1", "r2")
+        assert not members.is_request_of("login", "n1", "r1")
+        assert made(notes, clock).has_joined("n1"), "it is durable"
+        clock.now_s = 1030.0
+        assert not members.has_joined("n1")
+        clock.now_s = 1000.0
+        await members.revoke("node", "n1", replaced=True)
+        assert members.has_joined("n1")
+        await members.revoke("node", "n1")
+        assert not members.has_joined("n1")
+        assert not made(notes, clock).has_joined("n1")
+
+        row = members.check(second, "n2", request="r2")
+        notes.fails = True
+        with pytest.raises(OSError, match="no room"):
+            await members.use(row, "n2", "r2", expires_s=1030.0)
+        notes.fails = False
+        assert not members.has_joined("n2")
+
+        row = members.check(third, "n3", request="r3")
+        using = members.use(row, "n3", "r3", expires_s=1030.0)
+        assert not members.has_joined("n3")
+        using.send(None)  # it waits for the disk
+        assert members.has_joined("n3")
+        using.close()
+        assert not members.has_joined("n3")
+
+    run(story())
+
+
+def test_login_hosts_that_an_older_version_has_noted_keep_their_names() -> None:
+    notes = Notes()
+    notes.kept["login-host", "l1"] = ""
+    members = made(notes, Clock())
+
+    async def story() -> None:
+        await members.note_login("l1")
+        await members.note_login("l2")
+        assert list(made(notes, Clock()).logins) == ["l1", "l2"]
+
+    run(story())

@@ -206,6 +206,7 @@ def _revoke(head: HeadClient, names: Sequence[str], *, as_json: bool) -> int:
         raise UsageError("revoke needs at least one host", hint="gnodes revoke NODE...")
     results = []
     known = {row.name for row in head.hosts().hosts}
+    known.update(row.node for row in head.authority().nodes)  # also who has only joined yet
     for name in names:
         try:
             head.revoke(name)
