@@ -16,6 +16,7 @@ from gschedd.plan.amounts import amounts_there
 from gschedd.plan.limited_training import WithinLimits
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
+from gschedd.plan.validate import has_room
 from gschedd.plan.windows import Closed, barred, without
 from gschedd.plan.words import Reason
 
@@ -32,8 +33,8 @@ class Composed:
     """A policy that plans training jobs by one policy and all other jobs by another.
 
     It is called for all of it at once, or asked step by step, where the training policy runs
-    elsewhere: `training_view`, then ``training`` there, `after`, `to_check`, then `check` there,
-    `settled`.
+    elsewhere: `training_view`, then ``training`` there, `remaining`, then ``queue_policy``,
+    `to_check`, then `check` there, `settled`.
 
     Attributes:
         training: plans the training jobs.
@@ -74,7 +75,7 @@ class Composed:
         ]
         if not others:
             return first
-        second = self.after(snapshot, others, first)
+        second = self.queue_policy(remaining(snapshot, others, first))
         late = check(self.limited, training_view, first, to_check(first, second))
         return joined(first, settled(second, late, now_s=snapshot.now_s))
 
@@ -107,10 +108,6 @@ class Composed:
         nodes = snapshot.nodes
         names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
         return frozenset(names[len(names) - int(len(names) * share) :])
-
-    def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
-        """Return the plan for the other jobs on what the training jobs leave."""
-        return self.queue_policy(remaining(snapshot, others, first))
 
 
 def _in_windows(
@@ -287,7 +284,7 @@ def _started(start: Start, now_s: float) -> RunningJob:
 
 
 class PerGpuDemand(Struct, frozen=True, kw_only=True):
-    """What training jobs may ask for beside each GPU; see `meanwhile`.
+    """What training jobs may ask for beside each GPU; see `starts_beside`.
 
     Attributes:
         cpus, memory_bytes: the most that any of them asks for with one GPU.
@@ -312,36 +309,55 @@ def claim_of(requests: Iterable[Request]) -> PerGpuDemand:
     return PerGpuDemand(cpus=cpus, memory_bytes=memory_bytes, whole=whole)
 
 
-def meanwhile(
+class LeftOver(Struct, frozen=True, kw_only=True):
+    """What the last plan for training jobs has left of what was free when it was requested.
+
+    Attributes:
+        nodes: what is left of them.
+        not_for: jobs behind a training job that has come since: the next plan decides about it.
+    """
+
+    nodes: Mapping[str, FreeNode]
+    not_for: frozenset[int] = frozenset()
+
+
+def starts_beside(
     snapshot: Snapshot,
     plan: Plan,
     *,
     claim: PerGpuDemand,
     training_jobs: Container[int],
     open_to_others: Container[str],
+    left: LeftOver | None = None,
 ) -> tuple[Start, ...]:
-    """Return the starts of other jobs that take nothing a plan for training jobs may count on.
+    """Return the starts of other jobs that take nothing the next plan for training jobs may use.
 
     For each GPU of a node that training jobs could get, free or held by one of them, as much is
-    left beside it as the most demanding of them asks for. Starts on GPUs wait for that plan.
+    left beside it as the most demanding of them asks for. Starts on GPUs wait for that plan, but
+    for those on GPUs that the last one has left.
 
     Args:
-        snapshot: on which the other jobs were planned, as if there were no training jobs.
+        snapshot: on which the other jobs were planned.
         plan: that plan.
         claim: what training jobs ask for.
-        training jobs: those that run: each may be moved.
+        training_jobs: those that run: each may be moved.
         open_to_others: nodes on which training jobs start nothing.
+        left: by the last plan; None: nothing.
     """
-    left = Spaces(snapshot.nodes)
+    left = left or LeftOver(nodes={})
+    free, over, nothing = Spaces(snapshot.nodes), Spaces(left.nodes), Spaces({})
     held = _held(snapshot.running, training_jobs)
     accepted: list[Start] = []
     for start in plan.starts:
-        if all(
+        mine = nothing if start.job in left.not_for else over
+        if start.reservation or all(
             share.node in open_to_others
-            or _spares(left[share.node], share, held.get(share.node, ()), claim)
+            or (share.node in mine and has_room(share, mine[share.node]))
+            or _spares(free[share.node], share, held.get(share.node, ()), claim)
             for share in start.allocation
         ):
-            left.take(start.allocation)
+            free.take(start.allocation)
+            over.take(share for share in start.allocation if share.node in over)
             accepted.append(start)
     return tuple(accepted)
 

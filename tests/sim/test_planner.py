@@ -195,6 +195,63 @@ def test_what_others_start_meanwhile_takes_nothing_that_a_plan_counts_on(name: s
     assert not simulation.head.oddities
 
 
+TRAINS = Training(iterations=50, rates=RATES)
+#: When a round begins, and when its answer comes, seconds.
+ASKED_S, ANSWERED_S = 100.0, 100.5
+
+
+def starts_of(jobs: list[TraceJob]) -> dict[str, float]:
+    """Return when each job started on a node of two GPUs, one round lasting half a second."""
+    found: list[JobResult] = []
+    simulation = Simulation(
+        read_cluster("1xcpus=16,gpus=2"),
+        sorted(jobs, key=lambda job: job.submit_s),
+        ALL.choose("deadline").plan,
+        options=Options(plans_training=True, planning_s=ANSWERED_S - ASKED_S),
+        on_result=found.append,
+    )
+    simulation.run()
+    assert len(found) == len(jobs)
+    return {each.name: each.start_s for each in found if each.start_s is not None}
+
+
+def test_a_gpu_freed_while_training_jobs_are_planned_goes_to_the_one_that_waits() -> None:
+    """The plan does not know of it, so the next one decides, and not another job."""
+    ends = TraceJob(submit_s=0.0, duration_s=100.25, name="ends", gpus=1)
+    starts_s = starts_of(
+        [
+            ends,
+            structs.replace(ends, name="stays", duration_s=1000.0),
+            TraceJob(submit_s=10.0, duration_s=50.0, name="trains", gpus=1, training=TRAINS),
+            TraceJob(submit_s=20.0, duration_s=50.0, name="other", gpus=1),
+            TraceJob(submit_s=ASKED_S, duration_s=1.0, name="round"),
+        ]
+    )
+
+    assert starts_s["trains"] == pytest.approx(2 * ANSWERED_S - ASKED_S)
+    assert starts_s["other"] > starts_s["trains"] + 40
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_free_gpu_goes_to_the_first_of_those_that_come_while_training_jobs_are_planned(
+    *, ahead: bool
+) -> None:
+    """The round does not know the training job that comes."""
+    starts_s = starts_of(
+        [
+            TraceJob(submit_s=0.0, duration_s=1000.0, name="stays", gpus=1),
+            TraceJob(submit_s=10.0, duration_s=50.0, name="wide", gpus=2, training=TRAINS),
+            TraceJob(submit_s=ASKED_S, duration_s=1.0, name="round"),
+            TraceJob(submit_s=100.2, duration_s=50.0, name="trains", gpus=1, training=TRAINS),
+            TraceJob(submit_s=100.1 if ahead else 100.3, duration_s=50.0, name="other", gpus=1),
+        ]
+    )
+
+    first, second = ("other", "trains") if ahead else ("trains", "other")
+    assert starts_s[first] == pytest.approx(2 * ANSWERED_S - ASKED_S)
+    assert starts_s[second] > starts_s[first] + 40
+
+
 def test_jobs_without_gpus_do_not_wait_for_a_slow_planner() -> None:
     """On the nodes that have no GPUs they start as soon as without training jobs."""
     jobs = [job for job in mixed(3) if job.training is not None]

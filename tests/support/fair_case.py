@@ -121,7 +121,6 @@ def _acts() -> Iterable[Act]:
         ("submit", "fourth", "elastic late first both third fourth"),
         ("submit", "fifth", "elastic late first both third fourth"),
         ("kill head", "", "elastic late first both third fourth"),
-        ("cancel", "loses", "elastic late first both third fourth"),
         ("cancel", "late", "elastic early first both third fourth"),
         ("reserve", "lesson", "both third fourth lesson"),
     )

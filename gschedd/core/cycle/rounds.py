@@ -12,17 +12,19 @@ from typing import Final, assert_never
 from msgspec import Struct, structs
 
 from gschedd.core.attempts.migration import movable
-from gschedd.core.cycle.run import class_if_waiting, limit_room, note_planned, snapshot
+from gschedd.core.cycle.run import class_if_waiting, is_started, limit_room, note_planned, snapshot
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import WaitingGroup
 from gschedd.plan.compose import (
     Composed,
+    LeftOver,
     check,
     claim_of,
     joined,
-    meanwhile,
+    remaining,
     settled,
+    starts_beside,
     to_check,
 )
 from gschedd.plan.load import Predictor
@@ -157,6 +159,7 @@ class Rounds:
         self._to_send: Question | None = None
         self._others: frozenset[int] = frozenset()
         self._open: frozenset[str] = frozenset()
+        self._seen: Snapshot | None = None
         self._candidates: tuple[Start, ...] = ()
         self._waits: dict[JobClass, Wait] = {}
 
@@ -186,11 +189,12 @@ class Rounds:
         self._others = frozenset(group.job_class.training for group in others)
         self._open = self.policy.kept_for_others(seen, others)
         # what they know of kinds and run times is in their profiles
-        training_view = structs.replace(training_view, kinds={}, predictor=None)
+        training_view = structs.replace(training_view, kinds={}, predictor=None).detach()
+        self._seen = structs.replace(training_view, nodes=dict(seen.nodes), limits=None)
         note_planned(state, seen)
         self.again = False
         self.begun += 1
-        self._ask(AskPlan(number=self.number + 1, seen=training_view.detach()), now_s)
+        self._ask(AskPlan(number=self.number + 1, seen=training_view), now_s)
         return True
 
     # --- time ---
@@ -234,22 +238,43 @@ class Rounds:
         seen = snapshot(state, settings, now_s, predictor, due=due)
         if not seen.groups:
             return Plan()
-        plan = self.policy.queue_policy(seen)
+        return self._beside(seen, self.policy.queue_policy(seen), state)
+
+    def _beside(
+        self, seen: Snapshot, plan: Plan, state: State, left: LeftOver | None = None
+    ) -> Plan:
+        """Return a plan for the others without what training jobs may need."""
         if self.failures >= FAILURES_BORNE:
             return plan
-        starts = meanwhile(
+        starts = starts_beside(
             seen,
             plan,
             claim=claim_of({job.spec.request for job in state.training_jobs.values()}),
             training_jobs=state.training_jobs.keys(),
             open_to_others=self._open,
+            left=left,
         )
         accepted = {start.job for start in starts}
         waits = {wait.job_class: wait for wait in plan.waits}
         for start in plan.starts:
             if start.job not in accepted:
                 waits.setdefault(start.job_class, _wait(start, PLANNING))
-        return Plan(starts=starts, waits=tuple(waits.values()))
+        return structs.replace(plan, starts=starts, waits=tuple(waits.values()))
+
+    def _left(self, first: Plan, second: Plan, state: State, settings: Settings) -> LeftOver:
+        """Return what a plan has left, and who of the others is behind a job that it lacks."""
+        assert self._seen is not None, "a round has begun"
+        planned = {group.job_class.training for group in self._seen.groups} | self._others | {0}
+        unplanned = (
+            state.ordered(group)[0]
+            for group in state.groups.values()
+            if group.job_class.training not in planned
+            and is_started(settings, group.job_class.queue)
+        )
+        ahead = min(unplanned, default=None)
+        jobs = (state.jobs[start.job] for start in second.starts)
+        behind = {job.id for job in jobs if ahead is not None and state.order_key(job) > ahead}
+        return LeftOver(nodes=remaining(self._seen, [], first).nodes, not_for=frozenset(behind))
 
     # --- answers ---
 
@@ -281,7 +306,9 @@ class Rounds:
         seen = snapshot(state, settings, now_s, predictor, due=self.others(state))
         if not seen.groups:
             return valid
-        second = self.policy.after(seen, list(seen.groups), valid)
+        rest = remaining(seen, list(seen.groups), valid)
+        second = self.policy.queue_policy(rest)
+        second = self._beside(rest, second, state, self._left(first, second, state, settings))
         self._candidates = to_check(first, second)
         if not self._candidates:
             return joined(valid, second)
@@ -291,12 +318,12 @@ class Rounds:
         waits = dict(self._waits)
         for start in self._candidates:
             waits.setdefault(start.job_class, _wait(start, CHECKING))
-        rest = structs.replace(
+        others = structs.replace(
             second,
             starts=tuple(start for start in second.starts if start not in waiting),
             waits=tuple(waits.values()),
         )
-        return joined(valid, rest)
+        return joined(valid, others)
 
     def checked(self, late: Mapping[int, int], now_s: float) -> tuple[Plan, list[JobClass]]:
         """Return what of the checked starts is to be made, and which classes that is about."""

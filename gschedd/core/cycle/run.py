@@ -78,7 +78,7 @@ def snapshot(
     groups = [
         Group(job_class=group.job_class, order=state.ordered(group))
         for group in (state.groups.values() if due is None else due)
-        if _started(settings, group.job_class.queue)
+        if is_started(settings, group.job_class.queue)
     ]
     return Snapshot(
         now_s=now_s,
@@ -111,7 +111,8 @@ def limit_room(state: State, now_s: float) -> LimitRoom | None:
     return LimitRoom(state.limits, now_s) if state.limits.rules.is_on else None
 
 
-def _started(settings: Settings, queue: str) -> bool:
+def is_started(settings: Settings, queue: str) -> bool:
+    """Return whether jobs of a queue may start."""
     config = settings.queues.get(queue)
     return settings.scheduling and config is not None and config.started
 
