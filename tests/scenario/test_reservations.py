@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
+from gsched.errors import InvalidRequestError, NotPermittedError
 from gsched.model.reservation import AtEnd, Recurrence
 from gsched.protocol import actions as a
 from gsched.protocol.reservations import ReservationChange, ReservationTerms
@@ -105,14 +106,34 @@ def test_a_job_that_waits_in_it_delays_no_job_elsewhere() -> None:
     assert not world.wait_of(waits).reserved
 
 
-def test_others_may_not_name_it() -> None:
+def test_others_are_not_told_of_it() -> None:
+    """What they may not see is refused with the words of one that does not exist."""
     world = one_node()
     world.do(change())
+    world.do(
+        change(
+            name="mine",
+            node_names=("n1",),
+            users=("alice",),
+            from_s=BEGIN_S + 300.0,
+            to_s=BEGIN_S + 400.0,
+        )
+    )
+    job = world.submit("walltime=50", reservation="mine")
 
-    with pytest.raises(Exception, match="alice may not use reservation r"):
-        world.submit(reservation="r")
-    with pytest.raises(Exception, match="unknown reservation 'nix'"):
-        world.submit(reservation="nix")
+    def refused(name: str, *, alter: bool) -> str:
+        with pytest.raises(InvalidRequestError) as caught:
+            _ = world.alter(job, reservation=name) if alter else world.submit(reservation=name)
+        return f"{caught.value.message} {caught.value.hint}".replace(repr(name), "NAME")
+
+    words = "unknown reservation NAME reservations: mine"
+    for alter in (False, True):
+        assert refused("r", alter=alter) == refused("nix", alter=alter) == words
+    world.do(change("delete", name="mine"))
+    assert refused("r", alter=False) == "unknown reservation NAME reservations: there are none"
+    world.alter(job, name="other")  # it names none that is there, and waits as it is
+    with pytest.raises(NotPermittedError, match="admin may not use reservation r"):
+        world.submit(reservation="r", by=ADMIN)
 
 
 def test_a_rerunnable_job_in_the_way_is_requeued_at_its_beginning() -> None:

@@ -229,8 +229,9 @@ def _altered(
             )
     spec = _with_deadline(job, spec, alteration, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
-    if job.attempt is None:
-        check_use(spec.reservation, spec.owner.user, spec.account, state)
+    named = (spec.reservation, spec.account)
+    if job.attempt is None and named != (job.spec.reservation, job.spec.account):
+        check_use(spec, caller, state, settings)
     changes = (alteration.queue, alteration.resources, alteration.account, alteration.qos)
     if any(each is not None for each in changes):
         spec = _within_limits(job, spec, caller, state, now_s)

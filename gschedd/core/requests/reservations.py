@@ -1,11 +1,13 @@
 """Reservations are created, altered and deleted: the facts, or a refusal in words."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import structs
 
 from gsched.errors import BadStateError, InvalidRequestError, NotPermittedError
+from gsched.model.job import JobSpec
 from gsched.model.limits import MAX_NAMED_NODES, check_words, shown
 from gsched.model.reservation import Recurrence, Reservation, zone_of
 from gsched.model.units import format_duration
@@ -56,7 +58,7 @@ def change_reservation(
         reservation = _created(change.name, change.terms, by, state, settings, now_s)
         return [f.ReservationCreated(at_s=now_s, reservation=reservation)]
     if known is None:
-        raise unknown_reservation(change.name, state)
+        raise unknown_reservation(change.name, state.reservations)
     if change.verb == "delete":
         return [f.ReservationEnded(at_s=now_s, name=known.name, why="deleted", by=by)]
     altered = _altered(known, change.terms, state, settings, now_s)
@@ -65,23 +67,33 @@ def change_reservation(
     return [f.ReservationChanged(at_s=now_s, reservation=altered, why="altered", by=by)]
 
 
-def unknown_reservation(name: str, state: State) -> InvalidRequestError:
-    """Return the refusal of a reservation that does not exist."""
-    known = ", ".join(sorted(state.reservations)[:10]) or "there are none"
-    return InvalidRequestError(f"unknown reservation {shown(name)}", hint=f"reservations: {known}")
+def unknown_reservation(name: str, known: Iterable[str]) -> InvalidRequestError:
+    """Return the refusal of a reservation that does not exist, or that the caller may not see.
+
+    Args:
+        known: the reservations that the caller may see.
+    """
+    names = ", ".join(sorted(known)[:10]) or "there are none"
+    return InvalidRequestError(f"unknown reservation {shown(name)}", hint=f"reservations: {names}")
 
 
-def check_use(name: str, user: str, project: str, state: State) -> None:
-    """Check that a user's job for a project may name a reservation.
+def check_use(spec: JobSpec, caller: Caller, state: State, settings: Settings) -> None:
+    """Check that a job may start in the reservation that it names.
 
     Raises:
         InvalidRequestError, NotPermittedError: it may not.
     """
+    name, user, project = spec.reservation, spec.owner.user, spec.account
     if not name:
         return
-    reservation = state.reservations.get(name)
+    visible = {
+        each.name: each
+        for each in state.reservations.values()
+        if is_visible(each, caller, projects_of(caller.user, settings))
+    }
+    reservation = visible.get(name)
     if reservation is None:
-        raise unknown_reservation(name, state)
+        raise unknown_reservation(name, visible)
     if reservation.maintenance:
         raise NotPermittedError(f"reservation {name} is for maintenance: no job runs in it")
     if not reservation.permits(user, project):
@@ -94,6 +106,12 @@ def check_use(name: str, user: str, project: str, state: State) -> None:
         raise NotPermittedError(
             f"{user} may not use reservation {name}{of}", hint=f"it is for {whose}"
         )
+
+
+def projects_of(user: str, settings: Settings) -> frozenset[str]:
+    """Return the projects of which a user is a member."""
+    found = (each.name for each in settings.projects.values() if user in each.user_shares)
+    return frozenset(found)
 
 
 def is_visible(reservation: Reservation, caller: Caller, projects: frozenset[str]) -> bool:

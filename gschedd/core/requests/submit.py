@@ -115,7 +115,7 @@ def prepare(
     spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
     spec = structs.replace(spec, account=party.project, qos=party.qos)
     check_sharing(spec)
-    check_use(spec.reservation, owner.user, spec.account, state)
+    check_use(spec, caller, state, settings)
     check_submitted(spec, state, now_s)
     stated = StatedDependencies(
         texts=submitted.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s

@@ -5,7 +5,7 @@ from gsched.model.reservation import Reservation
 from gsched.protocol.reservations import ReservationRow
 from gschedd.core.attempts.reserved import may_give_way
 from gschedd.core.nodes.reserving import in_the_way, is_available
-from gschedd.core.requests.reservations import is_visible
+from gschedd.core.requests.reservations import is_visible, projects_of
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
@@ -16,9 +16,7 @@ def reservation_rows(
     state: State, settings: Settings, caller: Caller, name: str = ""
 ) -> tuple[ReservationRow, ...]:
     """Return the reservations that somebody may see, or the one of a name, by their beginnings."""
-    projects = frozenset(
-        each.name for each in settings.projects.values() if caller.user in each.user_shares
-    )
+    projects = projects_of(caller.user, settings)
     found = sorted(state.reservations.values(), key=lambda each: (each.from_s, each.name))
     waiting: dict[str, list[int]] = {}
     for job in state.jobs.values():
