@@ -18,6 +18,7 @@ class Dialect:
         refused_in_names: characters that a job's name cannot have.
         ignores_unknown: mail and attributes that gsched does not have are ignored with a warning.
         tells_submit_args: a submission has its command line with it, for lists of jobs.
+        has_queues_of_reservations: a job that is moved to another queue leaves its reservation.
     """
 
     name: str = "gsched"
@@ -25,6 +26,7 @@ class Dialect:
     refused_in_names: str = " "
     ignores_unknown: bool = False
     tells_submit_args: bool = False
+    has_queues_of_reservations: bool = False
 
     def exit_code(self, error: GschedError) -> int:
         """Return what a command that ends with this error returns."""

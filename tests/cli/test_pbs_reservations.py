@@ -1,4 +1,4 @@
-"""pbs_rsub, pbs_rstat and pbs_rdel on a running head: what they create, print and refuse."""
+"""pbs_rsub, pbs_ralter, pbs_rstat and pbs_rdel: what they create, print and refuse."""
 
 import getpass
 
@@ -106,6 +106,68 @@ def test_jobs_in_the_queue_of_a_reservation_run_in_it(desk: Desk) -> None:
     wait_until(lambda: desk.cluster.head.job(job.id).row.state == "running")
     assert " RN " in desk.run("pbs_rstat").stdout
     assert "unknown reservation 'R7'" in desk.run("qsub", "-q", "R7", str(script)).stderr
+
+
+def test_a_job_is_moved_to_the_queue_of_a_reservation_and_back(desk: Desk) -> None:
+    """With OpenPBS's command alone: to gmove R1 is a queue."""
+    assert desk.run("pbs_rsub", *TIMES, *GPUS).status == 0
+    script = desk.cluster.jobs / "job.sh"
+    script.write_text("#!/bin/sh\ntrue\n")
+    assert desk.run("qsub", "-h", str(script)).status == 0
+    (job,) = desk.cluster.head.jobs().jobs
+
+    def reservation() -> str:
+        return desk.cluster.head.job(job.id).row.reservation
+
+    assert desk.run("qmove", "R1@test", str(job.id)).status == 0
+    assert reservation() == "R1"
+    assert desk.run("qmove", "R7", str(job.id)).status != 0
+    assert desk.run("gmove", "R1", str(job.id)).status != 0
+    assert reservation() == "R1"
+    assert desk.run("qmove", job.queue, str(job.id)).status == 0
+    assert reservation() == ""
+
+
+def test_a_reservation_is_altered(desk: Desk) -> None:
+    """Its times, of which the third follows from two, what it holds, and its users."""
+    assert desk.run("pbs_rsub", *TIMES, *GPUS, "-U", "daemon").status == 0
+    from_s, to_s = desk.kept("R1").from_s, desk.kept("R1").to_s
+
+    def alter(*words: str) -> tuple[float, float]:
+        ran = desk.run("pbs_ralter", *words, "R1.test")
+        assert ran == Ran(status=0, stdout="pbs_ralter: R1.test ALTER REQUESTED\n", stderr="")
+        kept = desk.kept("R1")
+        return (kept.from_s - from_s, kept.to_s - to_s)
+
+    assert alter("-R", "203001070900") == (3600, 0)
+    assert alter("-E", "203001071300") == (3600, 3600)
+    assert alter("-D", "2:00:00") == (3600, -3600)
+    assert alter("-R", "203001070700", "-D", "3600") == (-3600, -4 * 3600)
+    assert alter("-E", "203001071200", "-D", "4:00:00") == (0, 0)
+    assert alter("-l", "select=1:ngpus=3") == (0, 0)
+    assert desk.kept("R1").gpus == 3
+    assert alter("-U", "+nobody") == (0, 0)
+    assert desk.kept("R1").users == tuple(dict.fromkeys((ME, "nobody")))
+    waited = desk.run("pbs_ralter", "-I", "5", "-E", "203001071100", "R1")
+    assert waited.stdout == "pbs_ralter: R1.test CONFIRMED\n"
+
+    before = desk.kept("R1")
+    for words, message in (
+        (("R1",), "nothing is to be changed"),
+        (("-D", "60"), "RESERVATION"),
+        (("-D", "60", "R9"), "Unknown Reservation Id R9"),
+        (("-D", "60", "-W", "force", "R1"), "-W force is not supported"),
+        (("-N", "other", "R1"), "the name is the id"),
+        (("-R", "0800", "-E", "0900", "-D", "60", "R1"), "two of them make the third"),
+        (("-l", "walltime=60", "R1"), "only select= can be changed"),
+        (("-E", "203001070700", "R1"), "not after its beginning"),
+        (("-G", "staff", "R1"), "-G is not supported"),
+        (("-D", "60", "-q", "@other", "R1"), "cannot connect to server @other"),
+    ):
+        refused = desk.run("pbs_ralter", *words)
+        assert (refused.status != 0, refused.stdout) == (True, ""), words
+        assert message in refused.stderr, (words, refused.stderr)
+    assert desk.kept("R1") == before
 
 
 MISTAKES: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -80,7 +80,7 @@ COMMANDS = (
 #: Commands of PBS with options of their own; the others have those of a g-command.
 PBS_COMMANDS = (
     *("qstat", "pbsdsh", "pbsnodes", "qmgr", "tracejob"),
-    *("pbs_rsub", "pbs_rstat", "pbs_rdel"),
+    *("pbs_rsub", "pbs_ralter", "pbs_rstat", "pbs_rdel"),
 )
 #: Options that all commands have: one section of gsched-pbs(7) describes them.
 COMMON = {"--head", "--json", "--version", "--help"}

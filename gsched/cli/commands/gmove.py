@@ -7,6 +7,7 @@ from gsched.cli.common import (
     gsched_command,
     option,
 )
+from gsched.cli.dialect import spoken
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids
 from gsched.cli.running import runner
 from gsched.client import HeadClient
@@ -35,8 +36,17 @@ def gmove(
     name, at, server = queue.partition("@")
     if at or not name:
         name = _checked(head, queue, name, server)
-    request = AlterJob(ids=normal_ids(jobs), alteration=Alteration(queue=name), dry_run=dry_run)
+    request = AlterJob(ids=normal_ids(jobs), alteration=_alteration(name), dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
+
+
+def _alteration(queue: str) -> Alteration:
+    """Return what is changed; a queue of OpenPBS may be that of a reservation."""
+    if spoken().is_queue_of_reservation(queue):
+        return Alteration(reservation=queue)
+    if spoken().has_queues_of_reservations:
+        return Alteration(queue=queue, reservation="")
+    return Alteration(queue=queue)
 
 
 def _checked(head: HeadClient, stated: str, name: str, server: str) -> str:

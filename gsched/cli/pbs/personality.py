@@ -62,6 +62,7 @@ class PbsDialect(Dialect):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.has_queues_of_reservations = name == OPENPBS
         self.refused_in_names = " /" if name == OPENPBS else " "
         self._errors = _OPENPBS_ERRORS if name == OPENPBS else _TORQUE_ERRORS
 
@@ -77,7 +78,7 @@ class PbsDialect(Dialect):
 
     def is_queue_of_reservation(self, name: str) -> bool:
         """Return whether it is one of the names that OpenPBS has for reservations alone."""
-        return self.is_openpbs and _RESERVATION.fullmatch(name) is not None
+        return self.has_queues_of_reservations and _RESERVATION.fullmatch(name) is not None
 
     def lines(self, error: GschedError, *, command: str, operand: str) -> tuple[str, ...] | None:
         """Return ``TEXT OPERAND`` as ``prt_job_err`` prints it, what gsched says behind MSG=."""

@@ -1,4 +1,4 @@
-"""``pbs_rsub``, ``pbs_rstat`` and ``pbs_rdel``: reservations as OpenPBS creates and shows them."""
+"""``pbs_rsub``, ``pbs_ralter``, ``pbs_rstat``, ``pbs_rdel``: reservations by OpenPBS's commands."""
 
 import getpass
 import sys
@@ -67,7 +67,7 @@ def pbs_rsub(
     status = head.status()
     if text["server"].removeprefix("@").lower() not in {"", status.server.lower()}:
         raise UsageError(f"cannot connect to server {text['server']}", hint="omit -q")
-    _check_mail(text["mail"], text["mail_to"])
+    _check_mail(text["mail"], text["mail_to"], "pbs_rsub")
     resources = given["resources"]
     assert isinstance(resources, tuple)
     terms: dict[str, object] = {**_times(text, resources, SystemClock().wall_s())}
@@ -98,11 +98,11 @@ def _next_name(letter: str, head: HeadClient) -> str:
     return next(name for name in numbered if name not in taken)
 
 
-def _check_mail(events: str, mail_to: str) -> None:
+def _check_mail(events: str, mail_to: str, command: str) -> None:
     if events and events != "n" and not set(events) <= _EVENTS:
         raise UsageError(f"-m: invalid events {events[:20]!r}", hint="write n, or letters of abce")
     if mail_to or events not in {"", "n"}:
-        print_note("-m and -M are ignored: reservations send no mail", command="pbs_rsub")
+        print_note("-m and -M are ignored: reservations send no mail", command=command)
 
 
 def _times(text: Mapping[str, str], resources: Sequence[str], now_s: float) -> dict[str, float]:
@@ -251,6 +251,79 @@ def _extras(text: str) -> dict[str, object]:
             raise UsageError(f"-W {name[:30]} is not supported", hint=hint)
         found["release_unused_s"] = read_duration_s("-W delete_idle_time", value)
     return found
+
+
+# --- pbs_ralter ---
+
+
+@gsched_command("pbs_ralter")
+@click.argument("name", metavar="RESERVATION")
+@option("-R", "start", default="", metavar="TIME", help="New start; the end stays.")
+@option("-E", "end", default="", metavar="TIME", help="New end; the start stays.")
+@option("-D", "duration", default="", metavar="TIME", help="New duration: seconds or HH:MM:SS.")
+@option("-l", "resources", multiple=True, metavar="select=...", help="What it holds from now on.")
+@option("-N", "new_name", default="", metavar="NAME", help="Refused: the name is the id here.")
+@option("-U", "users", default="", metavar="LIST", help="Users who may use it, besides you.")
+@option("-G", "groups", default="", metavar="LIST", help="Refused: reservations have no groups.")
+@option("-I", "wait", type=int, metavar="SECONDS", help="Print CONFIRMED: it is decided at once.")
+@option("-m", "mail", default="", metavar="EVENTS", help="n, or a, b, c, e: no mail is sent.")
+@option("-M", "mail_to", default="", metavar="LIST", help="Ignored: no mail is sent.")
+@option("-q", "server", default="", metavar="@SERVER", help="Only this server is accepted.")
+@option("-W", "extras", multiple=True, metavar="force", help="Refused: limits hold for everybody.")
+@connected
+def pbs_ralter(head: HeadClient, /, *, name: str, as_json: bool, **given: object) -> int:
+    """Change the times, the users or the nodes of a reservation; operators may."""
+    del as_json
+    text = {each: str(value or "") for each, value in given.items()}
+    resources, extras = given["resources"], given["extras"]
+    assert isinstance(resources, tuple)
+    if extras:
+        raise UsageError("-W force is not supported", hint="omit it: changes are decided at once")
+    if text["new_name"]:
+        hint = "create another reservation with that name, and delete this one"
+        raise UsageError("-N: the name is the id of a reservation, and stays", hint=hint)
+    server = head.status().server
+    if text["server"].removeprefix("@").lower() not in {"", server.lower()}:
+        raise UsageError(f"cannot connect to server {text['server']}", hint="omit -q")
+    _check_mail(text["mail"], text["mail_to"], "pbs_ralter")
+    rows, status = _named([name], head.reservations().rows, server, command="pbs_ralter")
+    for row in rows:
+        kept = row.reservation
+        terms: dict[str, object] = {**_new_times(text, kept, SystemClock().wall_s())}
+        if any(not each.startswith("select=") for each in resources):
+            raise UsageError("-l: only select= can be changed", hint="write -l select=2:ngpus=4")
+        if resources:
+            terms |= _held(resources, head)
+        if text["users"] or text["groups"]:
+            terms["users"] = _users(text | {"auth_hosts": ""})
+        if not terms and not text["mail"] and not text["mail_to"]:
+            raise UsageError("nothing is to be changed", hint="see pbs_ralter --help")
+        request = {"verb": "alter", "name": kept.name, "terms": terms}
+        head.change_reservation(msgspec.convert(request, ReservationChange))
+        outcome = "CONFIRMED" if given["wait"] is not None else "ALTER REQUESTED"
+        print(f"pbs_ralter: {kept.name}.{server} {outcome}")
+    return status
+
+
+def _new_times(text: Mapping[str, str], kept: Reservation, now_s: float) -> dict[str, float]:
+    """Return from when to when it is to be; empty: as it is.
+
+    Raises:
+        UsageError: start, end and duration are all stated, or one cannot be read.
+    """
+    start, end, duration = text["start"], text["end"], text["duration"]
+    if start and end and duration:
+        raise UsageError("-R, -E and -D: two of them make the third", hint="omit one of them")
+    if not (start or end or duration):
+        return {}
+    lasts_s = read_duration_s("-D", duration) if duration else 0.0
+    from_s = _moment("-R", start, now_s) if start else kept.from_s
+    to_s = _moment("-E", end, max(from_s, now_s)) if end else kept.to_s
+    if duration and end:
+        from_s = to_s - lasts_s
+    elif duration:
+        to_s = from_s + lasts_s
+    return {"to_s": to_s} if from_s == kept.from_s else {"from_s": from_s, "to_s": to_s}
 
 
 # --- pbs_rstat, pbs_rdel ---

@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "qmgr": ("gsched.cli.pbs.qmgr", "qmgr"),
         "pbsdsh": ("gsched.cli.pbs.pbsdsh", "pbsdsh"),
         "pbsnodes": ("gsched.cli.pbs.pbsnodes", "pbsnodes"),
+        "pbs_ralter": ("gsched.cli.pbs.reservations", "pbs_ralter"),
         "pbs_rdel": ("gsched.cli.pbs.reservations", "pbs_rdel"),
         "pbs_rstat": ("gsched.cli.pbs.reservations", "pbs_rstat"),
         "pbs_rsub": ("gsched.cli.pbs.reservations", "pbs_rsub"),
