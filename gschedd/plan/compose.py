@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.amounts import amounts_there
+from gschedd.plan.attainable import WithinNodes
 from gschedd.plan.limited_training import WithinLimits
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
@@ -38,7 +39,7 @@ class Composed:
 
     Attributes:
         training: plans the training jobs.
-        limited: the same within the limits of users and queues.
+        limited: the same within the limits of users and queues, with forecasts that nodes can keep.
         queue_policy: plans all other jobs.
 
     Args:
@@ -57,7 +58,7 @@ class Composed:
         adaptive_only: bool = False,
     ) -> None:
         self.training = training
-        self.limited = WithinLimits(training)
+        self.limited = WithinLimits(WithinNodes(training))
         self.queue_policy = queue_policy
         self._share = share
         self._adaptive_only = adaptive_only
@@ -75,9 +76,14 @@ class Composed:
         ]
         if not others:
             return first
-        second = self.queue_policy(remaining(snapshot, others, first))
-        late = check(self.limited, training_view, first, to_check(first, second))
-        return joined(first, settled(second, late, now_s=snapshot.now_s))
+        rest = remaining(snapshot, others, first)
+        second = self.queue_policy(rest)
+        requests = {group.job_class.request for group in training_view.groups}
+        running = (profile.request for profile in training_view.profiles.values())
+        claim = claim_of(requests.union(filter(None, running)))
+        starts = to_check(first, second, rest, claim, training_view.profiles)
+        late = check(self.limited, training_view, first, starts)
+        return joined(first, settled(second, starts, late, now_s=snapshot.now_s))
 
     def training_view(self, snapshot: Snapshot) -> Snapshot | None:
         """Return what the policy for training jobs is shown; None where there are none."""
@@ -180,11 +186,41 @@ def _takes_gpus(start: Start) -> bool:
     return percent_held(start.allocation) > 0
 
 
-def to_check(first: Plan, second: Plan) -> tuple[Start, ...]:
-    """Return the starts of other jobs that might make a training late that can be in time."""
-    if not any(verdict.meets for verdict in first.verdicts):
+def to_check(
+    first: Plan,
+    second: Plan,
+    rest: Snapshot,
+    claim: "PerGpuDemand",
+    training_jobs: Container[int],
+) -> tuple[Start, ...]:
+    """Return the starts of other jobs that might make a training late that can be in time.
+
+    These are all that take GPUs and, where such a training waits, those that leave too little of
+    CPUs or memory beside the GPUs of a node.
+
+    Args:
+        first: the plan for the training jobs.
+        second: the plan for the other jobs.
+        rest: what the first plan leaves.
+        claim: what training jobs ask for.
+        training_jobs: all of them.
+    """
+    in_time = {verdict.job for verdict in first.verdicts if verdict.meets}
+    if not in_time:
         return ()
-    return tuple(start for start in second.starts if _takes_gpus(start))
+    running = [*rest.running, *(_started(start, rest.now_s) for start in first.starts)]
+    waiting = (rest.profiles.get(job) for job in in_time - {each.job for each in running})
+    if all(profile is None or profile.deadline_s is None for profile in waiting):
+        return tuple(start for start in second.starts if _takes_gpus(start))
+    beside = starts_beside(
+        structs.replace(rest, running=running),
+        second,
+        claim=claim,
+        training_jobs=training_jobs,
+        open_to_others=(),
+    )
+    spared = {start.job for start in beside}
+    return tuple(start for start in second.starts if start.job not in spared)
 
 
 def check(
@@ -219,7 +255,9 @@ def check(
     return late
 
 
-def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
+def settled(
+    second: Plan, checked: Iterable[Start], late: Mapping[int, int], *, now_s: float
+) -> Plan:
     """Return the plan for the other jobs without what would make a training late.
 
     What was not looked at waits for the next cycle, which is requested, as nothing else need happen
@@ -227,14 +265,16 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
 
     Args:
         second: what was planned.
-        late: what `check` has said of its starts on GPUs; empty where nothing can be late.
+        checked: those of its starts that `to_check` has named.
+        late: what `check` has said of them; empty where nothing can be late.
         now_s: of the snapshot.
     """
     starts: list[Start] = []
     waits = list(second.waits)
     again_s = second.again_s
+    doubtful = {start.job for start in checked}
     for start in second.starts:
-        if late and _takes_gpus(start):
+        if late and start.job in doubtful:
             training = late.get(start.job)
             if training is None:
                 waits.append(Wait(job_class=start.job_class, first=start.job, reason=NEXT))
@@ -332,8 +372,8 @@ def starts_beside(
 ) -> tuple[Start, ...]:
     """Return the starts of other jobs that take nothing the next plan for training jobs may use.
 
-    For each GPU of a node that training jobs could get, free or held by one of them, as much is
-    left beside it as the most demanding of them asks for. Starts on GPUs wait for that plan, but
+    For each GPU of a node that training jobs could get, now or later, as much is left beside it as
+    the most demanding of them asks for. Starts on GPUs wait for that plan, but
     for those on GPUs that the last one has left.
 
     Args:
@@ -376,7 +416,7 @@ def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: PerGpuD
     """Return whether a share leaves what training jobs may ask for on its node."""
     if percent_held([share]):
         return False
-    gpus = len(space.gpus) + sum(len(each.gpu_indices) for each in held)
+    gpus = space.total_gpus
     if not gpus or not space.open:
         return True
     if claim.whole or share.exclusive:

@@ -3,7 +3,7 @@
 Training jobs that lack room under a limit even with their least are not shown to it. Where its plan
 breaks a limit, the job that does so gets no more GPUs than the limit leaves, or keeps what it has,
 and the policy plans again. What a running job leaves counts until it has left, so that no limit is
-broken while jobs migrate.
+broken while jobs migrate. Of a job that waits for a limit no deadline is forecast.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,11 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gschedd.plan.amounts import amounts_needed, amounts_there
+from gschedd.plan.attainable import deadline_order
 from gschedd.plan.elastic import at_count, is_elastic
+from gschedd.plan.forecast import Forecast
 from gschedd.plan.limits import AtLimit, LimitRoom
-from gschedd.plan.snapshot import Group, Plan, Policy, Snapshot, Wait
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, Snapshot, Wait
 from gschedd.plan.training import TrainingProfile, gpu_count
 
 #: So often the policy plans again at most; then what breaks a limit is left out of its plan.
@@ -45,13 +47,14 @@ class WithinLimits:
             return self.policy(snapshot)
         seen, waits = _without(snapshot, _lacking(snapshot, snapshot.limits))
         for _ in range(MAX_ROUNDS):
-            plan = self.policy(seen)
-            broken = _first_break(seen, snapshot.limits.copy(), plan)
+            plan, room = self.policy(seen), snapshot.limits.copy()
+            broken = _first_break(seen, room, plan)
             if broken is None:
-                return _with_waits(plan, waits)
+                return _with_waits(snapshot, plan, waits | _later(seen, room, plan))
             seen, more = _capped(seen, broken)
             waits |= more
-        return _with_waits(_trimmed(seen, snapshot.limits.copy(), self.policy(seen)), waits)
+        plan = _trimmed(seen, snapshot.limits.copy(), self.policy(seen))
+        return _with_waits(snapshot, plan, waits)
 
 
 def _lacking(snapshot: Snapshot, room: LimitRoom) -> dict[int, AtLimit]:
@@ -59,12 +62,40 @@ def _lacking(snapshot: Snapshot, room: LimitRoom) -> dict[int, AtLimit]:
     found = {}
     for group in snapshot.groups:
         job_class, job = group.job_class, group.order[0][1]
-        request = job_class.request
-        least = at_count(request, request.places) if is_elastic(request) else request
-        limit = room.lack(job_class.party, amounts_needed(least, job_class.walltime_s))
+        limit = room.lack(job_class.party, _least(job_class))
         if limit is not None and job in snapshot.profiles:
             found[job] = limit
     return found
+
+
+def _least(job_class: JobClass) -> Mapping[str, float]:
+    """Return what a job of a class counts at least."""
+    request = job_class.request
+    least = at_count(request, request.places) if is_elastic(request) else request
+    return amounts_needed(least, job_class.walltime_s)
+
+
+def _later(snapshot: Snapshot, room: LimitRoom, plan: Plan) -> dict[int, Wait]:
+    """Return the waiting jobs that limits leave no room for once those with earlier deadlines run.
+
+    Args:
+        snapshot: of which the plan was made.
+        room: what the plan leaves; what the jobs count is taken of it.
+        plan: of the training jobs.
+    """
+    started = {start.job for start in plan.starts}
+    waiting = {group.order[0][1]: group.job_class for group in snapshot.groups}
+    waits: dict[int, Wait] = {}
+    in_time = (verdict.job for verdict in plan.verdicts if verdict.meets)
+    later = (job for job in in_time if job in waiting and job not in started)
+    for job in sorted(later, key=lambda job: deadline_order(snapshot, job)):
+        job_class = waiting[job]
+        limit = room.lack(job_class.party, _least(job_class))
+        if limit is None:
+            room.take(job_class.party, _least(job_class))
+        else:
+            waits[job] = Wait(job_class=job_class, first=job, reason=limit)
+    return waits
 
 
 def _without(snapshot: Snapshot, limits: Mapping[int, AtLimit]) -> tuple[Snapshot, dict[int, Wait]]:
@@ -140,5 +171,15 @@ def _trimmed(snapshot: Snapshot, room: LimitRoom, plan: Plan) -> Plan:
     return plan
 
 
-def _with_waits(plan: Plan, waits: Mapping[int, Wait]) -> Plan:
-    return structs.replace(plan, waits=(*plan.waits, *waits.values())) if waits else plan
+def _with_waits(snapshot: Snapshot, plan: Plan, waits: Mapping[int, Wait]) -> Plan:
+    """Return a plan with why jobs wait for limits; of their deadlines nothing can be said."""
+    if not waits:
+        return plan
+    unknown = (
+        Forecast(job=job, why=str(wait.reason), firm=False)
+        for job, wait in waits.items()
+        if snapshot.profiles[job].deadline_s is not None
+    )
+    others = (wait for wait in plan.waits if wait.first not in waits)
+    verdicts = (verdict for verdict in plan.verdicts if verdict.job not in waits)
+    return structs.replace(plan, waits=(*others, *waits.values()), verdicts=(*verdicts, *unknown))

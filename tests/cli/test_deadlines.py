@@ -195,6 +195,17 @@ def test_a_late_job_is_called_late(head: CannedHead) -> None:
     )
 
 
+def test_a_dry_run_names_what_is_short_in_local_time(head: CannedHead) -> None:
+    short = "1 CPU short until 2096-10-02 07:06:40 UTC"
+    late = {"deadline_s": 3.9e9, "meets_deadline": False, "late_reason": short}
+    answer(head, start=job_rows.StartRow(unknown=short), **late)
+    ran = gsub(head, "--dry-run", "--deadline", "8h", "--", "true", env={"TZ": "Etc/GMT-2"})
+
+    told = ran.stdout.splitlines()
+    assert "expected start: cannot be predicted: 1 CPU short until 2096-10-02 09:06:40" in told
+    assert told[-1].endswith("will be missed: 1 CPU short until 2096-10-02 09:06:40")
+
+
 def test_json_has_the_plan_and_stderr_nothing(head: CannedHead) -> None:
     answer(head, deadline_s=4e9, planned_gpus=2, predicted_end_s=3.9e9, meets_deadline=True)
     ran = gsub(head, "--json", "--deadline", "8h", "--", "true")

@@ -161,8 +161,9 @@ def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
     story = Story(fifo.plan, plans_training=False)
     story.submit("select=4:ncpus=1:ngpus=1,walltime=300", runs_s=300.0)
 
-    assert "would miss its deadline" in story.refused(1200.0, reject_if_late=True).message
-    assert "jobs ahead of it in the queue" in story.refused(1200.0, reject_if_late=True).message
+    message = story.refused(1200.0, reject_if_late=True).message
+    assert "would miss its deadline" in message
+    assert "running jobs and jobs ahead of it in the queue hold it until" in message
     job = story.training(1400.0, reject_if_late=True, training=SIZE)
     assert story.job(job).guaranteed is None, "nobody plans for it"
     story.run_for(301.0)

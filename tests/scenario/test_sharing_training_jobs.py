@@ -10,9 +10,9 @@ from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.changes import timeline_for
 from gschedd.core.cycle.run import run_cycle, snapshot
 from gschedd.core.state.state import State
-from gschedd.plan.compose import Composed, to_check
+from gschedd.plan.compose import Composed, claim_of, to_check
 from gschedd.plan.forecast import Forecast
-from gschedd.plan.snapshot import JobClass, Plan, Policy, Start
+from gschedd.plan.snapshot import JobClass, Plan, Policy, Snapshot, Start
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.machines import GIB
@@ -135,4 +135,7 @@ def test_a_share_is_checked_against_deadlines_like_a_whole_gpu() -> None:
     ]
     first = Plan(verdicts=(Forecast(job=1, meets=True),))
 
-    assert to_check(first, Plan(starts=tuple(starts))) == (starts[0],)
+    seen = Snapshot(now_s=0.0, nodes=world.head.state.spaces, groups=(), running=())
+    claim = claim_of([])
+
+    assert to_check(first, Plan(starts=tuple(starts)), seen, claim, ()) == (starts[0],)

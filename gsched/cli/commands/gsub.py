@@ -250,10 +250,11 @@ def _report_dry_run(
     print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
     print(f"resources: {','.join(job.resources) or 'defaults'}")
     if result.start is not None or result.predicted_start_s is not None:
-        from gsched.cli.times import basis_words, format_start
+        from gsched.cli.times import basis_words, format_start, local_times
 
         now_s = SystemClock().wall_s()
         words = format_start(result.start, result.predicted_start_s, now_s=now_s)
+        words = local_times(words, now_s=now_s)
         print(f"expected start: {words}")
         if result.start is not None and (basis := basis_words(result.start)):
             print(f"    {basis}")

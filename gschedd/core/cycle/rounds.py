@@ -19,6 +19,7 @@ from gschedd.core.state.transient import WaitingGroup
 from gschedd.plan.compose import (
     Composed,
     LeftOver,
+    PerGpuDemand,
     check,
     claim_of,
     joined,
@@ -249,8 +250,8 @@ class Rounds:
         starts = starts_beside(
             seen,
             plan,
-            claim=claim_of({job.spec.request for job in state.training_jobs.values()}),
-            training_jobs=state.training_jobs.keys(),
+            claim=_claim(state),
+            training_jobs=state.training_jobs,
             open_to_others=self._open,
             left=left,
         )
@@ -309,7 +310,7 @@ class Rounds:
         rest = remaining(seen, list(seen.groups), valid)
         second = self.policy.queue_policy(rest)
         second = self._beside(rest, second, state, self._left(first, second, state, settings))
-        self._candidates = to_check(first, second)
+        self._candidates = to_check(valid, second, rest, _claim(state), state.training_jobs)
         if not self._candidates:
             return joined(valid, second)
         self._ask(AskCheck(number=self.number + 1, starts=self._candidates), now_s)
@@ -332,7 +333,13 @@ class Rounds:
         waits = tuple(
             self._waits[job_class] for job_class in job_classes if job_class in self._waits
         )
-        return settled(Plan(starts=candidates, waits=waits), late, now_s=now_s), job_classes
+        plan = settled(Plan(starts=candidates, waits=waits), candidates, late, now_s=now_s)
+        return plan, job_classes
+
+
+def _claim(state: State) -> PerGpuDemand:
+    """Return what training jobs ask for beside each GPU."""
+    return claim_of({job.spec.request for job in state.training_jobs.values()})
 
 
 def _wait(start: Start, reason: Reason) -> Wait:

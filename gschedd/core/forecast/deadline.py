@@ -257,13 +257,16 @@ def concluded(
     first_step_s = start_s + expected_startup_s(spec, size, state)
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
-    why = "jobs ahead of it in the queue" if meets is False else ""
+    why = ""
+    if meets is False:
+        why = f"running jobs and jobs ahead of it in the queue hold it until {moment(start_s)}"
     return Forecast(
         start_s=start_s,
         interval=interval,
         end_s=end_s,
         meets=meets,
         gpus=spec.request.gpus,
+        firm=False,
         why=why,
     )
 
@@ -348,7 +351,8 @@ def _of_plan(plan: Plan, job: Job, job_class: JobClass) -> Forecast:
 def guarantee_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) -> f.DeadlineJudged:
     """Return that a job which is to be refused if it is late will be in time.
 
-    It is a guarantee where the policy can keep one: the user waits for nothing less.
+    It is a guarantee where the policy can keep one: the user waits for nothing less. No policy
+    keeps that of a job that is planned like all others.
 
     Raises:
         InvalidRequestError: it will be late, or nothing can be said.

@@ -1,0 +1,169 @@
+"""Deadlines of GPU jobs where CPUs, memory or a limit are scarcer than GPUs: none is guaranteed."""
+
+import pytest
+from msgspec import convert
+
+from gsched.config.tables import LimitsConfig
+from gsched.errors import GschedError, InvalidRequestError
+from gsched.model.training import Training
+from gsched.protocol import actions as a
+from gschedd.core.requests import commands as c
+from gschedd.core.state.state import State
+from gschedd.plan.compose import Composed
+from gschedd.plan.snapshot import Policy
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import deadline, drs, elasticflow
+from tests.support.world import ADMIN, BOB, World, node, settings
+
+POLICIES = [deadline.plan, elasticflow.plan, drs.plan]
+GPU = "select=1:ncpus=1:ngpus=1,walltime=600"
+#: 600 s on one GPU, and in proportion less on more.
+ELASTIC = Training(iterations=600.0, rates=((1, 1.0), (2, 2.0), (4, 4.0)))
+
+
+class Site(World):
+    """A node with more GPUs than jobs find CPUs for."""
+
+    def __init__(
+        self, policy: Policy, *, cpus: int = 4, gpus: int = 2, limits: LimitsConfig | None = None
+    ) -> None:
+        machine = node("a", cpus=cpus, gpus=gpus, memory_bytes=8 * 1024**3)
+        config = settings() if limits is None else settings(limits=limits)
+        super().__init__(machine, policy=Composed(policy, fifo.plan), config=config)
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_training=True, limits=self.settings.limit_rules())
+
+    def insists(self, resources: str, in_s: float, **changes: object) -> int | GschedError:
+        """Submit a job only if its deadline can be met; return it, or why it was refused."""
+        try:
+            return self.submit(
+                resources,
+                deadline_after_s=in_s,
+                reject_if_late=True,
+                runs_s=600.0,
+                **changes,  # type: ignore[arg-type] # fields of a submission
+            )
+        except InvalidRequestError as error:
+            return error
+
+
+def refused(result: int | GschedError) -> str:
+    assert isinstance(result, GschedError), "it was taken"
+    return result.message
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("holds", "wants", "lacks"),
+    [
+        ("select=1:ncpus=4", GPU, "1 CPU short until "),
+        ("select=1:ncpus=1:mem=7gb", GPU.replace("ncpus=1", "ncpus=1:mem=2gb"), "1gb memory short"),
+        ("select=1:ncpus=3", GPU.replace("ncpus=1", "ncpus=2"), "1 CPU short until "),
+    ],
+)
+def test_no_deadline_is_guaranteed_that_waits_for_cpus_or_memory(
+    policy: Policy, holds: str, wants: str, lacks: str
+) -> None:
+    """GPUs are idle, but an ordinary job holds for two hours what is needed beside them."""
+    site = Site(policy)
+    site.submit(f"{holds},walltime=7200", runs_s=7000.0)
+
+    message = refused(site.insists(wants, 1800.0))
+    queued = site.submit(wants, deadline_after_s=1800.0, runs_s=600.0)
+    kept = site.submit(wants, deadline_after_s=10_000.0, runs_s=600.0)
+
+    assert "would miss its deadline" in message
+    assert lacks in message
+    assert (site.job(queued).meets, site.job(queued).guaranteed) == (False, None)
+    assert site.job(kept).meets is not False
+    site.run_for(9900.0)
+    assert site.state(kept) == "done"
+
+
+@pytest.mark.parametrize("policy", [deadline.plan, elasticflow.plan])
+def test_cpus_that_other_training_jobs_hold_are_not_there(policy: Policy) -> None:
+    """Two GPUs, and all CPUs are with a job with a later deadline, which can migrate."""
+    site = Site(policy)
+    all_cpus = "select=1:ncpus=4:ngpus=1,walltime=7200"
+    site.submit(all_cpus, deadline_after_s=20_000.0, runs_s=7000.0, movable=True)
+
+    assert "1 CPU short until " in refused(site.insists(GPU, 1800.0))
+
+
+@pytest.mark.parametrize("policy", [deadline.plan, elasticflow.plan])
+def test_jobs_that_need_all_cpus_are_forecast_one_after_the_other(policy: Policy) -> None:
+    """Of two GPUs only one can be used at a time: three jobs of 600 s take 1,800 s, not 1,200."""
+    site = Site(policy)
+    all_cpus = "select=1:ncpus=4:ngpus=1,walltime=600"
+    taken = [site.insists(all_cpus, 1300.0) for _ in range(2)]
+
+    message = refused(site.insists(all_cpus, 1400.0))
+    last = site.insists(all_cpus, 1900.0)
+
+    assert all(isinstance(job, int) for job in [*taken, last])
+    assert "CPUs short until " in message
+    site.run_for(1900.0)
+    assert {site.state(job) for job in [*taken, last] if isinstance(job, int)} == {"done"}
+
+
+def test_a_range_of_gpus_is_forecast_on_those_that_have_cpus() -> None:
+    """Four GPUs are free, but CPUs for two of them: the job takes 300 s, and not 150."""
+    site = Site(deadline.plan, gpus=4)
+    site.submit("select=1:ncpus=2,walltime=7200", runs_s=7000.0)
+    wide = "select=1:ncpus=1:ngpus=1,place=free"
+
+    message = refused(site.insists(wide, 200.0, places_max=4, training=ELASTIC))
+    job = site.insists(wide, 400.0, places_max=4, training=ELASTIC)
+
+    assert "would miss its deadline" in message
+    assert isinstance(job, int)
+    assert site.job(job).meets is True
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_later_job_without_gpus_leaves_the_cpus_of_a_guaranteed_one(policy: Policy) -> None:
+    """The only GPU is taken for 600 s; a CPU job of two hours would take the CPUs beside it."""
+    site = Site(policy, gpus=1)
+    site.submit("select=1:ncpus=1:ngpus=1,walltime=600", runs_s=600.0)
+    job = site.insists("select=1:ncpus=3:ngpus=1,walltime=600", 1800.0)
+    assert isinstance(job, int)
+
+    short = site.submit("select=1:ncpus=1,walltime=300", runs_s=300.0)
+    long = site.submit("select=1:ncpus=2,walltime=7200", runs_s=7200.0)
+
+    assert site.state(short) == "running"
+    assert "would make job" in site.why(long)
+    site.run_for(1800.0)
+    assert site.state(job) == "done"
+
+
+@pytest.mark.parametrize("policy", [deadline.plan, elasticflow.plan])
+def test_nothing_is_guaranteed_that_a_limit_may_prevent(policy: Policy) -> None:
+    """Both GPUs come free at 600 s, but the user may have only one of them at a time."""
+    limits = convert({"user": {"alice": {"max_gpus": 1}}}, LimitsConfig)
+    site = Site(policy, limits=limits)
+    site.submit("select=1:ncpus=1:ngpus=2,walltime=600", runs_s=600.0, by=BOB)
+
+    assert isinstance(site.insists(GPU, 1800.0), int)
+    message = refused(site.insists(GPU, 1800.0))
+    assert "cannot predict whether the deadline" in message
+    assert "GPUs, the limit of user alice" in message
+
+
+def test_the_deadline_of_a_job_without_gpus_is_expected_and_not_guaranteed() -> None:
+    """It waits in the queue like all others: a job with a higher priority may overtake it."""
+    site = Site(deadline.plan)
+    job = site.insists("select=1:ncpus=1,walltime=600", 1800.0)
+
+    assert isinstance(job, int)
+    assert (site.job(job).meets, site.job(job).guaranteed) == (True, None)
+
+
+def test_a_deadline_without_an_open_node_is_refused_with_this_reason() -> None:
+    site = Site(deadline.plan)
+    site.do(c.ActOnNode(caller=ADMIN, node="a", action=a.DrainNode(reason="dust")))
+
+    message = refused(site.insists(GPU, 1800.0))
+
+    assert "1 node is drained, down or full" in message
