@@ -2,6 +2,7 @@
 
 A job waits for regular jobs where it would not fit even without the flood. Else it waits for what
 keeps the flood's jobs from giving way: each row lets one more of them give way than the row before.
+Jobs are looked at as the head does it, in the order of the queue.
 """
 
 from collections import defaultdict
@@ -9,8 +10,8 @@ from collections.abc import Collection
 from typing import Final
 
 from gschedd.core.cycle.look import Look
+from gschedd.core.cycle.preempt import looked_at
 from gschedd.core.state.records import Job
-from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import JobClass
@@ -24,9 +25,10 @@ CAUSES: Final = (
     "no rule",  # by no rule enough of the flood's jobs give way, or they are too large
     "immune",  # they gave way before, less than the time ago that they are left alone
     "minimum run",
-    "surplus",  # the flood would get below its share, or a reservation is in the way
+    "surplus",  # the flood would get below its share
+    "job ahead",  # what it could get is reserved or kept for a job ahead of it
     "loss budget",
-    "cycle",  # nothing keeps it
+    "next look",  # nothing keeps it
 )
 
 
@@ -40,41 +42,56 @@ class Causes:
 
     def see(self, lasts_s: float) -> None:
         """Add what is so until the next moment."""
-        head, now_s = self._simulation.head, self._simulation.agenda.now_s
-        look: Look | None = None
-        for job_class, group in list(head.state.groups.items()):
+        head, look = self._simulation.head, self._look()
+        state = head.state
+        found: dict[int, str] = {}
+        for job_class, job in looked_at(state, head.waits, look):
+            if job.spec.owner.user != self._flood:
+                found[job.id] = self._cause(look, job, job_class)
+            look.keep(job, head.waits[job_class])
+        for job_class, group in list(state.groups.items()):
+            wait = head.waits.get(job_class)
             for (user, *_), order in group.lanes.items():
                 if user == self._flood:
                     continue
-                look = look or Look(head.state, head.settings, now_s, head.preemptions.left_s)
-                jobs = [head.state.jobs[number] for _, number in order]
-                cause = _cause(head.state, head.settings, look, jobs[0], job_class, self._flood)
+                jobs = [state.jobs[number] for _, number in order]
+                cause = found.get(jobs[0].id) or self._cause(look, jobs[0], job_class)
+                if wait is not None and not wait.lacking and cause != "regular jobs":
+                    cause = "job ahead"
                 self.waits_s[cause] += lasts_s * sum(job.claim is None for job in jobs)
-        for job in head.state.claims.values():
+        for job in state.claims.values():
             if job.spec.owner.user != self._flood:
                 self.waits_s["leaving"] += lasts_s
 
+    def _look(self) -> Look:
+        head = self._simulation.head
+        now_s = self._simulation.agenda.now_s
+        return Look(head.state, head.settings, now_s, head.preemptions.left_s)
 
-def _cause(
-    state: State, settings: Settings, look: Look, job: Job, job_class: JobClass, flood: str
-) -> str:
-    floods = {each.id for each in state.running.values() if each.spec.owner.user == flood}
-    if not _fits(state, job, floods):
-        return "regular jobs"
-    if not settings.config.preemption.by:
-        return "no rule"
-    candidates = look.candidates_for(job)
-    if not _fits(state, job, {each.job for each in candidates}):
-        return "no rule"
-    now = {each.job for each in candidates if each.from_s <= look.now_s}
-    if not _fits(state, job, now):
-        before = {each.job for each in candidates if state.jobs[each.job].preempted is not None}
-        young = {each.job for each in candidates} - before
-        return "minimum run" if _fits(state, job, now | young) else "immune"
-    found = look.preemption(job, job_class, look.now_s, has_budget=False)
-    if found is None:
-        return "surplus"
-    return "loss budget" if look.loss_by_share(job, found) > look.left_s else "cycle"
+    def _cause(self, look: Look, job: Job, job_class: JobClass) -> str:
+        """Return what keeps a job.
+
+        Args:
+            look: with what jobs ahead of it have reserved.
+        """
+        state, now_s = look.state, look.now_s
+        running = state.running.values()
+        floods = {each.id for each in running if each.spec.owner.user == self._flood}
+        if not _fits(state, job, floods):
+            return "regular jobs"
+        candidates = look.candidates_for(job)
+        if not look.rules or not _fits(state, job, {each.job for each in candidates}):
+            return "no rule"
+        now = {each.job for each in candidates if each.from_s <= now_s}
+        if not _fits(state, job, now):
+            before = {e.job for e in candidates if state.jobs[e.job].preempted is not None}
+            young = {each.job for each in candidates} - before
+            return "minimum run" if _fits(state, job, now | young) else "immune"
+        found = look.preemption(job, job_class, now_s, has_budget=False)
+        if found is None:
+            alone = self._look().preemption(job, job_class, now_s, has_budget=False)
+            return "surplus" if alone is None else "job ahead"
+        return "loss budget" if look.loss_by_share(job, found) > look.left_s else "next look"
 
 
 def _fits(state: State, job: Job, without: Collection[int]) -> bool:

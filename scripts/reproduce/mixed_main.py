@@ -293,6 +293,7 @@ def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterato
             print(_line(str(seed), name, one, both), flush=True)
     for name, one in alone.items():
         print(_line("all", name, one, beside[name]))
+    _print_part(wanted.load)
     if wanted.why:
         _print_causes(alone, beside)
     for name in ("by qos", "by share"):
@@ -303,6 +304,23 @@ def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterato
             yield f"{name}: {found.lost:.2%} of the GPU time is lost, at most {MOST_LOST:.0%}"
         if found.again_s < LEAST_AGAIN_S:
             yield f"{name}: a job gives way again after {found.again_s:.0f} s"
+
+
+def change_by_part(load: float, part: float) -> float:
+    """Return how far the mean wait changes when one more user takes a part of all GPUs.
+
+    That is in a queue with one server, whose load goes from ``load`` to load / (1 - part).
+    """
+    return part / (1 - part - load) if load + part < 1 else math.inf
+
+
+def _print_part(load: float) -> None:
+    part = 1 / (len(USERS) + 1)
+    print(
+        f"by share the flood's user is due {part:.1%} of the GPUs: in a queue with one server at "
+        f"load {load:g}\nthe mean wait changes by {change_by_part(load, part):+.1%} while it uses "
+        "them"
+    )
 
 
 def _print_causes(alone: Mapping[str, Outcome], beside: Mapping[str, Outcome]) -> None:

@@ -338,6 +338,40 @@ def test_a_user_below_its_share_gets_it_within_the_minimum_run() -> None:
     assert usage["all", "alice"] == pytest.approx(usage["all", "bob"], rel=0.02)
 
 
+def after_much_use() -> World:
+    """Return a cluster on which bob has used all GPUs, and alice nothing: hers go first."""
+    here = world(by=("share",))
+    here.submit("nodes=1:ppn=1:gpus=4", runs_s=900, account="all", by=BOB)
+    here.run_until(1000)
+    for _ in range(4):
+        here.submit(f"{ONE_GPU},walltime=5000", program=LONG, account="all")
+    here.run_until(1010)
+    return here
+
+
+def test_jobs_ahead_that_preempt_nobody_do_not_keep_a_user_from_its_share() -> None:
+    """However many kinds of jobs alice has queued; those of her own she cannot preempt."""
+    here = after_much_use()
+    for minutes in range(1, 41):
+        here.submit(f"{ONE_GPU},walltime={minutes}:00", program=LONG, account="all")
+    bobs = here.submit(f"{ONE_GPU},walltime=3600", program=LONG, account="all", by=BOB)
+
+    here.run_until(1100)
+    assert here.started_s(bobs) == pytest.approx(1061, abs=3)
+
+
+def test_what_a_job_has_reserved_is_not_kept_from_those_that_have_precedence_over_it() -> None:
+    """Alice's large job is ahead of bob's, and would give way to it if it ran."""
+    here = after_much_use()
+    large = here.submit("nodes=1:ppn=1:gpus=4,walltime=600", program=LONG, account="all")
+    here.run_until(1020)
+    assert here.wait_of(large).reserved
+    bobs = here.submit(f"{ONE_GPU},walltime=36000", program=LONG, account="all", by=BOB)
+
+    here.run_until(1100)
+    assert here.started_s(bobs) == pytest.approx(1061, abs=3)
+
+
 def test_a_large_job_does_not_give_way_by_share_to_a_small_one() -> None:
     """Three of four GPUs would be vacated for nobody; for a job of two it gives way."""
     for gpus, expected in ((1, []), (2, ["requeue"])):

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from gsched.config.preemption import PreemptMode
@@ -69,8 +70,7 @@ class Look:
         self._candidates: list[tuple[Job, Preemptible]] | None = None
         self._standings: Standings | None = None
         self._whole = _whole(state)
-        self._kept_nodes: frozenset[Closed] = frozenset()
-        self._kept_until_s = math.inf
+        self._keeps: list[tuple[Job, frozenset[Closed], float]] = []
 
     def preemption(
         self, job: Job, job_class: JobClass, at_s: float, *, has_budget: bool = True
@@ -86,8 +86,7 @@ class Look:
         if not found:
             return None
         closed = barred(state.windows(at_s), at_s, job_class.walltime_s)
-        if job_class.walltime_s is None or at_s + job_class.walltime_s > self._kept_until_s:
-            closed |= self._kept_nodes
+        closed |= self._kept_from(job, job_class, at_s)
         spaces = Spaces(state.spaces)
         breaks = self._breaks(request, candidates)
         chosen = choose(request, spaces, found, closed, self._surplus(), breaks)
@@ -102,7 +101,8 @@ class Look:
     def keep(self, job: Job, wait: Wait) -> None:
         """Let what a job has reserved be vacated for no job behind it that would still run then.
 
-        It starts there when those jobs have ended that do not give way for it.
+        It starts there when those jobs have ended that do not give way for it. Jobs that have
+        precedence over it are not kept from it.
         """
         if not wait.reserved or wait.first != job.id:
             return
@@ -114,8 +114,17 @@ class Look:
             for each in running.on(node)
             if each.job not in give_way
         )
-        self._kept_nodes = frozenset(wait.reserved_on)
-        self._kept_until_s = max(ends, default=self.now_s)
+        self._keeps.append((job, frozenset(wait.reserved_on), max(ends, default=self.now_s)))
+
+    def _kept_from(self, job: Job, job_class: JobClass, at_s: float) -> frozenset[Closed]:
+        """Return what jobs ahead of one have reserved, if it would not end before."""
+        end_s = math.inf if job_class.walltime_s is None else at_s + job_class.walltime_s
+        kept = (
+            nodes
+            for ahead, nodes, to_s in self._keeps
+            if end_s > to_s and not self.rule(job, ahead)
+        )
+        return frozenset().union(*kept)
 
     def nodes_at_last(self, job: Job, job_class: JobClass) -> frozenset[str]:
         """Return the nodes on which a job starts when all may give way that do; empty: nowhere."""
@@ -141,6 +150,23 @@ class Look:
         return at_s, self.preemption(job, job_class, at_s) or last
 
     # --- who is more important ---
+
+    def has_precedence(self, waiting: Job) -> bool:
+        """Return False if a job surely has precedence over no running job."""
+        qos = self.settings.qos.get(waiting.spec.qos)
+        if "queue" in self.rules or ("qos" in self.rules and qos is not None and qos.preempts):
+            return True
+        if "share" not in self.rules:
+            return False
+        ratio = self.standings.ratio(self._member(waiting), self._size_of(waiting.spec.request))
+        return ratio < self._most_ratio
+
+    @cached_property
+    def _most_ratio(self) -> float:
+        """Return the highest ratio of those that run something; 0 where all are within shares."""
+        standings = self.standings
+        most = max((standings.ratio(member) for member in standings.held), default=0.0)
+        return most if most > 1 + LEAST_SIZE else 0.0
 
     def rule(self, waiting: Job, running: Job) -> str:
         """Return in words by which rule a running job gives way; empty: it does not.

@@ -7,6 +7,8 @@ soon as all of that is free.
 
 import heapq
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from msgspec import structs
@@ -32,6 +34,8 @@ from gschedd.plan.windows import barred, without
 
 #: So many waiting jobs are looked at: the first of the order.
 LOOKED_AT: Final = 16
+#: Of so many it is found out whether they have precedence over any running job.
+WALKED: Final = 1024
 #: Jobs that are named of those that give way.
 MAX_NAMED: Final = 8
 #: Of so many of them it is worked out when others will give way.
@@ -139,7 +143,7 @@ class Preemptions:
         self.left_s = self._budget.left_s(max_loss, now_s)
         look = Look(state, settings, now_s, self.left_s)
         kept: dict[int, frozenset[str]] = {}
-        for at, (job_class, job) in enumerate(_waiting(state, waits)):
+        for at, (job_class, job) in enumerate(looked_at(state, waits, look)):
             from_s = max(
                 job.eligible_s + settings.config.preemption.wait_s,
                 self._pauses.get(job.id, (0.0, 0))[0],
@@ -205,18 +209,31 @@ class Preemptions:
         waits[job_class] = wait
 
 
-def _waiting(state: State, waits: Mapping[JobClass, Wait]) -> list[tuple[JobClass, Job]]:
-    """Return the first jobs of the order that lack room, each the first of its class and lane."""
-    found = []
+def looked_at(
+    state: State, waits: Mapping[JobClass, Wait], look: Look
+) -> Iterator[tuple[JobClass, Job]]:
+    """Yield the first jobs of the order that lack room, each the first of its class and lane.
+
+    Those that have no precedence over anybody are passed over, but for what they have reserved.
+    """
+    fronts = []
     for job_class, wait in waits.items():
         group = state.groups.get(job_class)
         if group is None or not wait.lacking or isinstance(wait.reason, AtLimit):
             continue
         if job_class.training or job_class.reservation or job_class.request.gpu_share is not None:
             continue
-        found += [(key, job_class) for key in state.fronts(group, LOOKED_AT)]
-    first = heapq.nsmallest(LOOKED_AT, found, key=lambda each: each[0])
-    return [(job_class, state.jobs[key[1]]) for key, job_class in first]
+        fronts.append([(key, job_class) for key in state.fronts(group, WALKED)])
+    found = 0
+    for key, job_class in islice(heapq.merge(*fronts, key=itemgetter(0)), WALKED):
+        job = state.jobs[key[1]]
+        if look.has_precedence(job):
+            found += 1
+            yield job_class, job
+        else:
+            look.keep(job, waits[job_class])
+        if found == LOOKED_AT:
+            break
 
 
 def _facts(
