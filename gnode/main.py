@@ -259,6 +259,8 @@ def _compose(
         gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
+        # a plain job is one of gnode's own user
+        native_supervisor=node.native_supervisor and (os.geteuid() != 0 or node.allow_root_jobs),
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",

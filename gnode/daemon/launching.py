@@ -14,7 +14,7 @@ from msgspec import Struct
 import gnode
 from gnode.core.inputs import Input, Launched, LauncherDown, LauncherUp, LaunchFailed
 from gnode.core.task import AttemptKey, parse_key
-from gnode.supervisor import proc
+from gnode.supervisor import native, proc
 from gsched.config.environment import environment
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
@@ -84,10 +84,15 @@ class LauncherLine(Struct, frozen=True):
 
 
 class LauncherRecord(Struct, frozen=True):
-    """``launcher.json``: which process the launcher is."""
+    """``launcher.json``: which process the launcher is.
+
+    Attributes:
+        native: the version of the library for plain jobs that it can use; 0: it knows none.
+    """
 
     pid: int
     start_ticks: int
+    native: int = 0
 
 
 _line_decoder = msgspec.json.Decoder(LauncherLine)
@@ -100,6 +105,8 @@ class LauncherClient:
         on_ended: takes the end of an attempt, and its exit record and that of its start if the
             launcher knows them.
         on_epilog: takes that a process is gone that ran the epilog of an attempt.
+        find_library: returns the path of the library that runs plain jobs, empty: none; it may
+            take a second.
     """
 
     def __init__(
@@ -109,7 +116,10 @@ class LauncherClient:
         on_ended: Callable[[AttemptKey, bytes, bytes], None],
         on_epilog: Callable[[AttemptKey], None],
         rules: LaunchRules,
+        find_library: Callable[[], str] = str,
     ) -> None:
+        self._find_library = find_library
+        self._library: str | None = None  # its path, once that is known
         self._rules = b'{"rules":%s,"keeps":true}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
@@ -165,6 +175,28 @@ class LauncherClient:
     async def run(self) -> None:
         """Connect, start a launcher where there is none, and begin again when it is gone."""
         loop = asyncio.get_running_loop()
+        finding = loop.create_task(self._look_for_library())
+        try:
+            await self._keep_connected(loop)
+        finally:
+            finding.cancel()
+
+    async def _look_for_library(self) -> None:
+        """Find the library beside the first jobs, which do not wait for it."""
+        self._library = await asyncio.to_thread(self._find_library)
+        self._tell_library()
+
+    def _tell_library(self) -> None:
+        """Tell the launcher where the library is, if it can use this version."""
+        record = self._record()
+        if self._library is None or self._transport is None or record is None:
+            return
+        if record.native == native.ABI:
+            self._transport.write(b'{"native":%s}\n' % msgspec.json.encode(self._library))
+            if self._library:
+                log.info("plain jobs are run by the native supervisor: %s", self._library)
+
+    async def _keep_connected(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             gone = loop.create_future()
             try:
@@ -177,6 +209,7 @@ class LauncherClient:
                 continue
             self._transport = transport
             transport.write(self._rules)  # it may have been another gnode's, configured otherwise
+            self._tell_library()
             self._post(LauncherUp())
             await gone
             self._transport = None

@@ -75,6 +75,7 @@ class DaemonIdentity(HostIdentity):
         gpu_fence: what keeps jobs from the GPUs of others, in words.
         cpus: to which its jobs are bound; empty: they are not.
         neighbours: how names of sockets begin on which nodes of this machine find each other.
+        native_supervisor: whether plain jobs, which can be here, are run by a library.
     """
 
     inventory: Inventory
@@ -84,6 +85,7 @@ class DaemonIdentity(HostIdentity):
     gpu_fence: str = ""
     cpus: tuple[int, ...] = ()
     neighbours: str = PREFIX
+    native_supervisor: bool = False
 
 
 def host_identity(config: Config, state_dir: str, role: MemberRole = "node") -> HostIdentity:

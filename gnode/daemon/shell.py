@@ -25,7 +25,7 @@ from gnode.core.inputs import (
     Welcomed,
 )
 from gnode.core.task import AttemptKey
-from gnode.daemon import leftovers, starts
+from gnode.daemon import leftovers, native_build, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel, TakeSettings
 from gnode.daemon.commands import CommandSocket
@@ -116,6 +116,7 @@ class Shell:
             lambda *end: self._ends.launcher_says(*end),  # noqa: PLW0108 # it is made below
             self._on_epilog,
             identity.rules,
+            partial(native_build.library, spool.state_dir) if identity.native_supervisor else str,
         )
         self._ends = AttemptEnds(
             agent,

@@ -1,25 +1,18 @@
 """Builds the interception library with the C compiler of the node; its path names its content.
 
-The sources are few and need no header of NVIDIA, so they are compiled where they are used: the
-result fits the node's C library, processor and driver, and no binary has to be shipped
-(decision 18).
+The sources need no header of NVIDIA; the result also fits the node's driver (decision 18).
 """
 
-import hashlib
 import mmap
-import os
 import re
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gnode import compiling
+from gnode.compiling import CompilerError
 from gnode.gpushare.errors import NativeBuildError
-from gsched.clock import SystemClock
-from gsched.config.nodes import SHARE_COMPILERS
 
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
@@ -33,8 +26,6 @@ _BASE: Final = 1  # VER_FLG_BASE: names the file, not a version
 NATIVE: Final = Path(__file__).with_name("native")
 LIBRARY: Final = "libcuda.so.1"
 ALIAS: Final = "libcuda.so"
-COMPILE_TIMEOUT_S: Final = 300.0
-SCRATCH: Final = "build-"  # begins the names of directories in which something is compiled
 SUFFIXES: Final = {"-": 0, "_ptds": 2, "_ptsz": 2}  # CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 #: The CUDA version of an entry point that only the driver knows: newer than all others.
 UNKNOWN_VERSION: Final = 2**31 - 1
@@ -45,13 +36,6 @@ FLAGS: Final = (
     *("-Wall", "-Wextra", "-Wno-unused-parameter"),
 )
 LINK_FLAGS: Final = ("-shared", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-ldl")
-
-
-def find_compiler(path: str | None = None) -> str | None:
-    """Return the path of a C compiler, or None; ``path`` is searched instead of $PATH."""
-    return next(
-        (found for name in SHARE_COMPILERS if (found := shutil.which(name, path=path))), None
-    )
 
 
 def symbol_table(symbols: Iterable[str], hooks: Iterable[str], driver: Iterable[str] = ()) -> str:
@@ -109,7 +93,7 @@ def version_of(compiler: str) -> str:
     Raises:
         NativeBuildError: it cannot be run.
     """
-    return _run([compiler, "--version"]).stdout
+    return _run([compiler, "--version"])
 
 
 def digest(
@@ -124,12 +108,8 @@ def digest(
 
     The version is part of it, as an upgrade puts another compiler at the same path.
     """
-    content = hashlib.sha256("\0".join([compiler, version, *flags]).encode())
-    content.update(repr(sorted((driver or {}).items())).encode())
-    for path in sources(native):
-        content.update(f"\0{path.name}\0".encode())
-        content.update(path.read_bytes())
-    return content.hexdigest()[:16]
+    entry_points = repr(sorted((driver or {}).items()))
+    return compiling.digest([compiler, version, *flags, entry_points], sources(native))
 
 
 def build(
@@ -151,25 +131,10 @@ def build(
     flags = (*FLAGS, *extra_flags)
     version = version_of(compiler)
     functions = _entry_points(driver)
-    target = cache / digest(compiler, version, (*flags, *LINK_FLAGS), driver=functions)
-    if target.is_dir():
-        return target
-    if not cache.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        cache.chmod(0o755)  # whatever the umask
-    _remove_abandoned(cache)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=SCRATCH) as folder:
-        work = Path(folder, "done")
-        work.mkdir()
-        _compile(Path(folder), work, compiler, flags, functions)
-        for path in (work, *work.iterdir()):  # jobs of all users load it, whatever the umask
-            path.chmod(0o755)
-        try:
-            os.rename(work, target)
-        except OSError:  # another process was faster
-            if not target.is_dir():
-                raise
-    return target
+    name = digest(compiler, version, (*flags, *LINK_FLAGS), driver=functions)
+    return compiling.kept(
+        cache, name, lambda scratch, done: _compile(scratch, done, compiler, flags, functions)
+    )
 
 
 def _entry_points(driver: Path | None) -> dict[str, str]:
@@ -206,32 +171,16 @@ def _compile(
     _run([*common, str(NATIVE / "alias.c"), "-shared", *alias, "-o", str(done / ALIAS)])
 
 
-def _remove_abandoned(cache: Path) -> None:
-    """Remove what is left of builds that were killed: older than any build may be."""
-    for path in cache.glob(f"{SCRATCH}*"):
-        try:
-            if SystemClock().wall_s() - path.stat().st_mtime > 2 * COMPILE_TIMEOUT_S:
-                shutil.rmtree(path, ignore_errors=True)
-        except FileNotFoundError:  # its build has just ended
-            continue
-
-
-def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+def _run(command: Sequence[str]) -> str:
     try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return compiling.run(command)
+    except CompilerError as error:
+        hint = "install a C compiler with its library headers (gcc and libc6-dev)"
         raise NativeBuildError(
-            f"{command[0]} cannot compile the library for GPU sharing: {error}"
+            f"{command[0]} cannot compile the library for GPU sharing:"
+            f"{chr(10) if error.refused else ' '}{error}",
+            hint=hint if error.refused else "",
         ) from error
-    if ran.returncode:
-        lines = "\n".join(ran.stderr.splitlines()[:20])
-        raise NativeBuildError(
-            f"{command[0]} cannot compile the library for GPU sharing:\n{lines}",
-            hint="install a C compiler with its library headers (gcc and libc6-dev)",
-        )
-    return ran
 
 
 class _Section(NamedTuple):

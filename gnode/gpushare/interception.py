@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import ALIAS, LIBRARY, build
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
 from gnode.gpushare.keeper import DaemonKeeper
 from gnode.gpushare.node_tokens import hash_of

@@ -5,6 +5,7 @@ socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch":
 ``"confined": true`` if nothing that its supervisor starts may gain rights),
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'; with ``"keeps": true`` if the sender makes exit records durable),
+``{"native": "/path"}`` (the library that runs plain jobs, empty: none: see `native`),
 ``{"kept": ["12.1"]}`` (the exit records of these attempts are durable),
 ``{"clean": "12.1"}`` (remove what the container of an attempt without a
 supervisor has left), ``{"epilog": "12.1"}`` (run the epilog of an attempt that has ended),
@@ -34,7 +35,7 @@ import socket
 import sys
 import time
 
-from gnode.supervisor import child, errand, kernel, proc, site_programs, spool
+from gnode.supervisor import child, errand, kernel, native, proc, site_programs, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
@@ -153,6 +154,8 @@ class Launcher:
             case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
                 self._around.rules = PrivilegeRules(allow_root=allow_root, uid_min=uid_min)
                 connection.keeps = request.get("keeps") is True
+            case {"native": str(path)}:
+                self._pool.take_library(path)
             case {"kept": list(names)}:
                 for name in names:
                     connection.unkept.pop(str(name), None)
@@ -372,7 +375,7 @@ def _detach() -> None:
 
 
 def _announce(state: str) -> None:
-    own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self")}
+    own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self"), "native": native.ABI}
     try:
         replace_file(f"{state}/launcher.json", json.dumps(own).encode())
     except OSError as error:  # a full disk: the lock and the socket are what counts

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from gnode.supervisor import kernel, proc, spool, supervise
+from gnode.supervisor import kernel, native, proc, spool, supervise
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint
@@ -84,6 +84,23 @@ class SupervisorPool:
         worker = self._fork()
         self._send(worker, name, directory, confined=confined)
         return worker, True
+
+    def take_library(self, path: str) -> None:
+        """Let attempts from now on have the library that runs plain jobs; empty: none has it.
+
+        What is forked from now on has it from this process, so all others are used up.
+        """
+        before = native.loaded()
+        if why := native.load(path):
+            spool.log(f"launcher: plain jobs are run without the native supervisor: {why}")
+        if native.loaded() == before:
+            return
+        for worker in self.by_pid.values():
+            worker.left = 0
+        for idle in (self._idle, self._idle_confined):
+            for worker in idle:
+                worker.channel.shutdown(socket.SHUT_RDWR)
+            idle.clear()
 
     def _take_idle(self, *, confined: bool) -> PooledSupervisor | None:
         """Take an idle supervisor; for a confined attempt a confined one, if there is any."""

@@ -4,8 +4,6 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
-import contextlib
-import errno
 import os
 import signal
 import socket
@@ -25,6 +23,7 @@ from gnode.supervisor import (
     kernel,
     last_words,
     lease,
+    native,
     orders,
     private,
     proc,
@@ -35,6 +34,7 @@ from gnode.supervisor import (
     staging,
     terminal,
 )
+from gnode.supervisor.after_end import AfterEnd
 from gnode.supervisor.asking import Asking
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import Do, Ending
@@ -49,8 +49,6 @@ from gsched.failpoint import failpoint
 WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
 _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _WRITE_AGAIN_S = 1.0
-#: Reasons of a stop after which the job runs again: its files are not copied away.
-_ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease", "shutdown"})
 _OVER_BEFORE = "exceeded its walltime limit during {}"
 _GROUP_LOOK_S = 0.05  # while processes that are not ours are in the group, such as a reader
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
@@ -146,116 +144,74 @@ class _Supervisor:
         """Start the job, wait until nothing of it is left, record how it ended."""
         self._shells = shells.Shells(self._directory, around)
         try:
-            self._obey()
-            self._refuse_if_stopped()
-            self._launch(around)
-            self._watch()
-            if self._ending.reason is None:
-                filled.check_unpacked(self._task, self._seen.status)
+            if record_text := self._run_program(around):
+                return record_text
         except LaunchError as error:
             self._clear_launch()
-            self._blame_for_space(around, error)
-            seen = self._seen if self._started else None
-            result = record.never_ran(self._task, error, seen)
-            if self._ending.reason is not None:
-                result["stop_reason"] = self._ending.reason
-                record.merge_loss(self._task, self._ending, result)
-            if is_shut(self._task, self._ending):
-                result = never_launched(result)
+            errands = self._errands(around)
+            errands.blame_for_space(error)
+            result = self._never_ran(error)
             words, fault = last_words.words(self._task, result), ""
-            self._note_cleaned()
+            errands.note_cleaned(self._journal)
             if not self._is_away:
                 away.remove_outbox(self._task)
         else:
+            errands = self._errands(around)
             result = record.ended(self._task, self._seen, self._ending, self._asking)
             words = last_words.words(self._task, result)
-            self._note_full_output(around, result)
-            faults = (self._epilog_of_owner(around, result), self._stage_out(around))
-            self._remove_container(around)
-            is_staged = staging.takes_away(self._task, is_away=self._is_away)
+            is_away, path = self._is_away, self._stderr_path
+            if is_away and self._seen.status not in (None, 0):
+                errands.note_full_output(result)
+            faults = (errands.epilog_of_owner(result, path), errands.stage_out(is_away=is_away))
+            errands.remove_container(self._directory, self._journal)
+            is_staged = staging.takes_away(self._task, is_away=is_away)
             if is_staged or self._task.removal or self._task.programs:
                 result.update(record.used(self._task, self._seen))
             fault = record.add_faults(result, *faults)
         if self._gate is not None:
             self._gate.close()
         self._user_dir.remove(self._task)
-        self._tell_owner(around, *filter(None, (fault, words)))
+        errands.tell_owner(self._stderr_path, *filter(None, (fault, words)))
         private.leave(around)
         return self._write_down(result)
 
-    def _blame_for_space(self, around: Surroundings, error: LaunchError) -> None:
-        """Make it the node's fault that there is no space, unless the owner has filled it."""
-        if error.stage != "files" or error.errno != errno.ENOSPC:
-            return
-        task = self._task
-        own = filled.own_directories(task)
-        if self._run_errand(around, lambda: filled.look(task, own), filled.LOOK_S) == (
-            filled.BY_OWNER
-        ):
-            error.message += ": most of what is in use there is yours: remove some of it"
-        else:
-            error.subject = "node"
+    def _run_program(self, around: Surroundings) -> bytes:
+        """Start the job, and wait until nothing of it is left; return its record if it is written.
 
-    def _note_full_output(self, around: Surroundings, result: dict[str, object]) -> None:
-        """Say so if a program that failed could not write any more output, where that is here."""
-        if not self._is_away or self._seen.status in (None, 0) or self._ending.reason is not None:
-            return
-        task = self._task
-        full = self._run_errand(around, lambda: filled.look_at_output(task), filled.LOOK_S)
-        if full:
-            result["message"] = "; ".join(filter(None, (str(result.get("message", "")), full)))
+        Raises:
+            LaunchError: the program was not started.
+        """
+        self._obey()
+        self._refuse_if_stopped()
+        child.check_owner(self._task, around)
+        stage = native.UNTOUCHED
+        if native.is_possible(self._task, around):
+            own = (self._own.pid, self._own.start_ticks)
+            course = native.run(self._task, around, self._journal, self._ending, own)
+            if course.record:
+                self.info = course.info
+                return course.record
+            stage = course.stage
+            self._user_dir.adopt(course.user_dir_fd)
+            if stage == native.RUNS:
+                self._go_on(course)
+        if stage != native.RUNS:
+            self._launch(around, is_announced=stage == native.ANNOUNCED)
+            self._watch()
+        if self._ending.reason is None:
+            filled.check_unpacked(self._task, self._seen.status)
+        return b""
 
-    def _epilog_of_owner(self, around: Surroundings, result: dict[str, object]) -> str:
-        """Run the owner's part of the epilog, unless the lease is over; return what went wrong."""
-        task, path = self._task, self._stderr_path
-        programs = task.programs
-        if programs is None or not programs.epilog_user or self._ending.reason == "lease":
-            return ""
-        fault = self._run_errand(
-            around,
-            lambda: site_programs.finish_as_owner(task, result, path),
-            programs.epilog_timeout_s + site_programs.SLACK_S,
-        )
-        return "epilog_user was stopped" if fault is None else fault
+    def _never_ran(self, error: LaunchError) -> dict[str, object]:
+        """Return the record of an attempt whose program was not started."""
+        result = record.never_ran(self._task, error, self._seen if self._started else None)
+        if self._ending.reason is not None:
+            result["stop_reason"] = self._ending.reason
+            record.merge_loss(self._task, self._ending, result)
+        return never_launched(result) if is_shut(self._task, self._ending) else result
 
-    def _stage_out(self, around: Surroundings) -> str:
-        """Copy the job's files away, unless another attempt follows; return what went wrong."""
-        task = self._task
-        is_away = self._is_away
-        if self._ending.reason in _ANOTHER_FOLLOWS or not staging.takes_away(task, is_away=is_away):
-            return ""
-        limit_s = staging.limit_s(task) + staging.SLACK_S
-        fault = self._run_errand(around, lambda: staging.take_away(task, is_away=is_away), limit_s)
-        if fault is None:
-            return f"stage-out failed: it was stopped, or not done within {limit_s:.0f} s"
-        return fault
-
-    def _remove_container(self, around: Surroundings) -> None:
-        task = self._task
-        if not task.removal:
-            return
-        fault = self._run_errand(
-            around,
-            lambda: staging.remove_container(task, errand.REMOVAL_S),
-            errand.REMOVAL_S + 1.0,
-        )
-        if fault or fault is None:
-            spool.log(f"{self._directory}: {fault or 'the removal of its container was stopped'}")
-        self._note_cleaned()
-
-    def _note_cleaned(self) -> None:
-        if not self._task.removal:
-            return
-        with contextlib.suppress(OSError):  # then it is done again
-            self._journal.announce_cleaned()
-
-    def _tell_owner(self, around: Surroundings, *lines: str) -> None:
-        task, path = self._task, self._stderr_path
-        if lines and path:
-            cgroup.allow_more_memory(task)
-            self._run_errand(
-                around, lambda: last_words.append(task, path, lines), last_words.PATIENCE_S
-            )
+    def _errands(self, around: Surroundings) -> AfterEnd:
+        return AfterEnd(self._task, self._ending, lambda *work: self._run_errand(around, *work))
 
     def _run_errand(
         self, around: Surroundings, work: Callable[[], str], limit_s: float
@@ -298,13 +254,30 @@ class _Supervisor:
 
     # --- starting ---
 
-    def _launch(self, around: Surroundings) -> None:
+    def _go_on(self, course: native.Course) -> None:
+        """Take a running attempt over from the library, and return when nothing is left of it."""
+        seen = self._seen
+        self._job_pid, seen.status = course.job_pid, course.status
+        seen.started_s, seen.started_boottime_s = course.started_s, course.started_boottime_s
+        seen.cpu_s, seen.memory_peak_bytes = course.cpu_s, course.memory_peak_bytes
+        self._started = True
+        self._ending.started(seen.started_boottime_s)
+        if course.info:
+            self._opened(*course.paths, "")
+        else:
+            self._publish(*course.paths, "")
+        if seen.status is not None:
+            self._ending.main_exited(kernel.boottime_s())
+        if not course.is_over and not self._heed(course.signal):
+            self._watch()
+
+    def _launch(self, around: Surroundings, *, is_announced: bool) -> None:
         """Start the job's process and record it."""
-        child.check_owner(self._task, around)
-        self._user_dir.make()
-        private.make(self._task, around)
-        cgroup.prepare(self._task)
-        self._announce_start()
+        if not is_announced:
+            self._user_dir.make()
+            private.make(self._task, around)
+            cgroup.prepare(self._task)
+            self._announce_start()
         site_programs.prepare(self._task, lambda: self._pause(0.0))
         failpoint("supervisor.start.before_fork")
         if direct.is_possible(self._task, around):
@@ -485,15 +458,20 @@ class _Supervisor:
             self._ask()
             times_s = (self._look_s, self._ending.deadline_s(), self._asking.due_s)
             self._timer.arm(min(time_s for time_s in times_s if time_s is not None))
-            number = signal.sigwaitinfo(WATCHED).si_signo
-            if number == signal.SIGUSR1:
-                self._obey()
-            elif number == signal.SIGTERM:
-                self._shut_down()
-            elif self._reap():  # an alarm looks, too: others may have put processes into the group
-                if cgroup.is_empty(self._task):
-                    return
-                self._look_s = kernel.boottime_s() + _GROUP_LOOK_S
+            if self._heed(signal.sigwaitinfo(WATCHED).si_signo):
+                return
+
+    def _heed(self, number: int) -> bool:
+        """Do what a signal asks for; return whether no process of the attempt is left."""
+        if number == signal.SIGUSR1:
+            self._obey()
+        elif number == signal.SIGTERM:
+            self._shut_down()
+        elif self._reap():  # an alarm looks, too: others may have put processes into the group
+            if cgroup.is_empty(self._task):
+                return True
+            self._look_s = kernel.boottime_s() + _GROUP_LOOK_S
+        return False
 
     def _look_after_spool(self) -> None:
         """End the job if its attempt was taken out of the spool.

@@ -38,6 +38,10 @@ class UserDir:
                 errno=error.errno or 0,
             ) from error
 
+    def adopt(self, fd: int | None) -> None:
+        """Take the directory over, which was made already."""
+        self._fd = fd
+
     def remove(self, task: Task) -> None:
         """Remove the directory if it holds nothing but what was written for the job.
 

@@ -148,6 +148,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         health_check: programs that tell whether the node is fit for jobs.
         gpu_check_interval_s: how often the GPUs are checked by NVML; 0: never.
         private_tmp: each job has a /tmp and a /dev/shm of its own; needs root.
+        native_supervisor: gnode compiles a library that runs plain jobs with less CPU time.
         log_format, log_file: as in ``[head]``, of gnode.
     """
 
@@ -185,6 +186,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     login_shell: bool = False
     directory_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
     private_tmp: bool = False
+    native_supervisor: bool = True
     log_format: Literal["text", "json"] = "text"
     log_file: OptionalPath = ""
     prolog: OptionalPath = ""

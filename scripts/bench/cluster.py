@@ -206,12 +206,13 @@ def _place_apart(directory: str) -> None:
 
 
 @contextmanager
-def one_node(*, cpus: int, cgroup: str = "auto") -> Iterator[Cluster]:
+def one_node(*, cpus: int, cgroup: str = "auto", native: bool = True) -> Iterator[Cluster]:
     """Yield a cluster in a temporary directory; it is ended and removed afterwards.
 
     Args:
         cpus: declared on the node.
         cgroup: as in the node's configuration: ``auto``, ``none`` or a directory.
+        native: whether plain jobs are run by the native supervisor.
     """
     with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
         _place_apart(directory)
@@ -222,7 +223,9 @@ def one_node(*, cpus: int, cgroup: str = "auto") -> Iterator[Cluster]:
             node = cluster.layout.nodes()[0]
             jobs_dir = os.path.join(directory, "jobs")
             os.mkdir(jobs_dir, 0o711)
-            config = msgspec.structs.replace(read_node(node), cgroup=cgroup, tmp_dir=jobs_dir)
+            config = msgspec.structs.replace(
+                read_node(node), cgroup=cgroup, tmp_dir=jobs_dir, native_supervisor=native
+            )
             write_node(node, config)
             cluster.up()
             yield cluster

@@ -33,8 +33,9 @@ from pathlib import Path
 
 import psutil
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass, wire
-from gnode.gpushare.build import build, find_compiler
+from gnode.gpushare.build import build
 from gnode.gpushare.wire import Message, MessageKind
 from tests.support.gpu_device import SharedGpu, build_driver
 

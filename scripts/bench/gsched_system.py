@@ -114,19 +114,27 @@ def _noop() -> SubmitJob:
 
 
 @contextmanager
-def running(
-    *, cpus: int, cgroup: str, policy: str, learn: bool, tls: bool = False, postgresql: bool = False
+def running(  # noqa: PLR0913 - the ways to run it
+    *,
+    cpus: int,
+    cgroup: str,
+    policy: str,
+    learn: bool,
+    tls: bool = False,
+    postgresql: bool = False,
+    native: bool = True,
 ) -> Iterator[Gsched]:
     """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not.
 
     Args:
         tls: the node connects over TLS on loopback, not by a Unix socket.
         postgresql: the head keeps its state there, not in SQLite; it flushes what is committed.
+        native: whether plain jobs are run by the native supervisor.
     """
     with ExitStack() as stack:
         # first, so that it ends last
         server = stack.enter_context(postgres_server(fsync=True)) if postgresql else None
-        cluster = stack.enter_context(one_node(cpus=cpus, cgroup=cgroup))
+        cluster = stack.enter_context(one_node(cpus=cpus, cgroup=cgroup, native=native))
         cluster.choose(policy, learn=learn)
         if server is not None:
             cluster.use_database(server.url, server.process)

@@ -13,6 +13,8 @@ gsched       one request of gsched.client.Head.submit with N script jobs, until 
 gsched:POLICY, gsched:POLICY:unlearned
              the same under another policy than the default, and with a head that learns nothing
              of jobs that have run ([history] learn = false): to compare them in one run.
+gsched+python
+             the same without the native supervisor (native_supervisor = false).
 gsched+tls, gsched+postgresql
              the same with a node that connects over TLS on loopback instead of a Unix socket, or
              a head whose state is in a PostgreSQL server of its own, fsync on, on a Unix socket.
@@ -122,6 +124,7 @@ class Rounds:
             learn=not unlearned,
             tls="tls" in ways,
             postgresql="postgresql" in ways,
+            native="python" not in ways,
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)

@@ -13,7 +13,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from gnode.gpushare.build import build, find_compiler
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import build
 from tests.support.gpu_device import build_driver
 
 RUNTIMES = {

@@ -17,9 +17,10 @@ from typing import Any, Final, Self
 
 import pynvml
 
+from gnode.compiling import find_compiler
 from gnode.daemon.sharing import merged
 from gnode.gpushare import ShareClass, SharedTask
-from gnode.gpushare.build import NATIVE, find_compiler
+from gnode.gpushare.build import NATIVE
 from gnode.gpushare.errors import NativeBuildError
 from gnode.gpushare.interception import InterceptionRuntime
 from gnode.hw.nvml import Nvml

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from gnode.compiling import find_compiler
 from gnode.core.gpu_access import GpuAccess
 from gnode.core.task import AttemptKey
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import LIBRARY, NATIVE, exported_functions, find_compiler, version_of
+from gnode.gpushare.build import LIBRARY, NATIVE, exported_functions, version_of
 from gnode.hw import cgroups
 from gnode.hw.gpu_files import find_gpu_access
 from gnode.hw.outside import OutsideWatch

@@ -19,7 +19,8 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
-from gnode.gpushare.build import LIBRARY, find_compiler
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import LIBRARY
 from gsched.client import new_job
 from gsched.config.nodes import SharingRules
 from gsched.protocol.job_rows import JobRow

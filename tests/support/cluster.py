@@ -23,6 +23,9 @@ LOG_TAIL_BYTES = 8_000
 MASTER_PORTS = 100
 MASTER_PORT_FIRST, MASTER_PORT_LAST = 20_000, 29_999
 
+#: What gnode logs once it has told its launcher of the library that runs plain jobs.
+NATIVE_WORDS = "plain jobs are run by the native supervisor"
+
 T = TypeVar("T")
 
 
@@ -63,6 +66,7 @@ class Cluster:
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.has_monitor = False  # it takes half a second of CPU to start
         self.web_settings: dict[str, object] = {}
+        self.is_native = False  # plain jobs; each node compiles for 0.3 s
         self.wrapper = NONE  # what is done before each daemon starts
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
@@ -179,6 +183,7 @@ class Cluster:
             "memory": "8gb",
             "container_runtimes": [],  # what is installed here must not show
             "allow_root_jobs": os.getuid() == 0,
+            "native_supervisor": self.is_native,
             **settings,
         }
         text = _table("node", values)
@@ -245,6 +250,10 @@ class Cluster:
     def log(self, name: str) -> str:
         """Return the end of one log."""
         return _end_of(self.directory / name)
+
+    def runs_natively(self, name: str) -> bool:
+        """Return whether the launcher of a node was told of the library that runs plain jobs."""
+        return NATIVE_WORDS in (self.directory / f"{name}.log").read_text(encoding="utf-8")
 
     def logs(self) -> dict[str, str]:
         """Return the end of every log, and of what every job wrote, by file name."""

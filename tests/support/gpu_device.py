@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass, SharedTask
-from gnode.gpushare.build import LIBRARY, NATIVE, find_compiler, symbol_table
+from gnode.gpushare.build import LIBRARY, NATIVE, symbol_table
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config.nodes import GpuShareConfig
 from tests.support.processes import attempts

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import build, find_compiler
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import build
 from tests.support.gpu_device import BUILDS, FAKE_DRIVER, SharedGpu, build_driver
 
 NO_COMPILER = "no C compiler: the library for GPU sharing cannot be built"

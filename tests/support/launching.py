@@ -50,8 +50,10 @@ class Launcher:
         *,
         allow_root: bool = True,
         under: Sequence[str] = (),
+        library: str = "",
     ) -> None:
         self.allow_root = allow_root
+        self.library = library  # that runs plain jobs
         self.under = under  # a command that starts the launcher in its own place
         self.state = state
         self.out = state / "out"
@@ -92,6 +94,8 @@ class Launcher:
         """Say whose jobs may run here."""
         if self.allow_root:
             self.ask({"rules": {"allow_root": True, "uid_min": 0}})
+        if self.library:
+            self.ask({"native": self.library})
 
     def log(self) -> str:
         """Return what the launcher and its supervisors have logged."""

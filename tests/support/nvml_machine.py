@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import find_compiler
+from gnode.compiling import find_compiler
 
 SOURCES = Path(__file__).with_name("fake_nvml")
 

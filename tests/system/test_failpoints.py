@@ -4,8 +4,11 @@ The same small piece of work goes through each point: a job on all nodes, a job 
 that is deleted while it runs. That the process died proves that the work passes the point.
 """
 
+from functools import partial
+
 import pytest
 
+from gnode.compiling import find_compiler
 from gsched.errors import HeadUnreachableError
 from gsched.failpoint import FAILPOINTS
 from gsched.model.states import OutcomeKind
@@ -163,14 +166,22 @@ def test_node_killed_at(cluster: Cluster, judge: Judge, point: str) -> None:
     work.check()
 
 
+@pytest.mark.parametrize("is_native", [False, True], ids=["python", "native"])
 @pytest.mark.parametrize("point", SUPERVISOR_POINTS)
-def test_supervisor_killed_at(cluster: Cluster, judge: Judge, point: str) -> None:
+def test_supervisor_killed_at(
+    cluster: Cluster, judge: Judge, point: str, *, is_native: bool
+) -> None:
+    if is_native and find_compiler() is None:
+        pytest.skip("no C compiler: there is no native supervisor")
+    cluster.is_native = is_native
     latch = cluster.directory / "latch"  # every supervisor passes the point, the first one dies
     cluster.start_head()
     cluster.start_node("n1", wait=False, env={"GSCHED_FAIL": f"{point}:kill-once={latch}"})
     cluster.start_node("n2", wait=False)
     for name in ("n1", "n2"):
         cluster.wait_for_node(name)
+        if is_native:
+            wait_until(partial(cluster.runs_natively, name), what="the library")
     work = Work(cluster, judge)
 
     wait_until(work.step, 60.0, what="the work to be done")

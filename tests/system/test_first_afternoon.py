@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import find_compiler
+from gnode.compiling import find_compiler
 from gsched.pki import issuing
 from gsched.pki.files import AUTHORITY, DIRECTORY, OWN, TRUSTED
 from tests.support.cluster import ROOT, Cluster, wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import find_compiler
+from gnode.compiling import find_compiler
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import OutcomeKind, PartState, ShareClass
 from gsched.protocol.node import Register

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import NATIVE, build, find_compiler, symbol_table
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import NATIVE, build, symbol_table
 from tests.support.gpu_device import SharedGpu
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import find_compiler
 from tests.support.gpu_device import Job, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 from tests.system.test_gpushare_priority import gpu_counters, of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import find_compiler
+from gnode.compiling import find_compiler
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.forks import Wrapper

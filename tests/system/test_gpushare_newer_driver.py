@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import LIBRARY, build, exported_functions, find_compiler
+from gnode.compiling import find_compiler
+from gnode.gpushare.build import LIBRARY, build, exported_functions
 from gnode.gpushare.errors import NativeBuildError
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config.nodes import GpuShareConfig

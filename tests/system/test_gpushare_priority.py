@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import build, find_compiler
+from gnode.gpushare.build import build
 from gsched.unix_address import address_of
 from tests.support.gpu_device import Job, Ran, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import NATIVE, build, find_compiler
+from gnode.gpushare.build import NATIVE, build
 from tests.support.gpu_device import MIB, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 from tests.system.test_gpushare_daemon import limit_descriptors

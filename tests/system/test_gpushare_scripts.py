@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass
-from gnode.gpushare.build import NATIVE, find_compiler
+from gnode.gpushare.build import NATIVE
 from gnode.hw.nvml import Nvml
 from scripts.gpu.sharing import PARTS, lacking, main
 from scripts.gpu.sharing_answers import Answer, Question, Record, answer_to, ask_all, table

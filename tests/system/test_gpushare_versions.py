@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gnode.compiling import find_compiler
 from gnode.gpushare import ShareClass, wire
-from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
+from gnode.gpushare.build import ALIAS, LIBRARY, build
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config.nodes import GpuShareConfig
 from tests.support.gpu_device import MIB, SharedGpu, wait_until

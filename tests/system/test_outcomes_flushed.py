@@ -18,14 +18,14 @@ KEEPS = {"rules": {"allow_root": True, "uid_min": 0}, "keeps": True}
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
+def launcher(tmp_path: Path, library: str) -> Iterator[Launcher]:
     """A launcher whose flushes, and those of its supervisors, are noted in ``flushes``."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("no strace here to see system calls")
     said = str(tmp_path / "flushes")
     options = ("-D", "-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-e", "signal=none")
-    made = Launcher(tmp_path / "state", under=(strace, *options, "-o", said))
+    made = Launcher(tmp_path / "state", under=(strace, *options, "-o", said), library=library)
     yield made
     made.close()
 

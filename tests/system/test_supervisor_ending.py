@@ -36,8 +36,8 @@ exec(sys.argv[3])
 
 
 @pytest.fixture
-def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path / "state")
+def launcher(tmp_path: pathlib.Path, library: str) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path / "state", library=library)
     yield launcher
     launcher.close()
 

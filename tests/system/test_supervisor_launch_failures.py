@@ -17,8 +17,8 @@ BASH = "/bin/bash"
 
 
 @pytest.fixture
-def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path / "state")
+def launcher(tmp_path: pathlib.Path, library: str) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path / "state", library=library)
     yield launcher
     launcher.close()
 

@@ -17,7 +17,7 @@ BASH = "/bin/bash"
 
 
 @pytest.fixture
-def start(tmp_path: pathlib.Path) -> Iterator[Callable[..., Launcher]]:
+def start(tmp_path: pathlib.Path, library: str) -> Iterator[Callable[..., Launcher]]:
     """Return a function that starts a launcher with failpoints armed."""
     launchers: list[Launcher] = []
 
@@ -25,7 +25,8 @@ def start(tmp_path: pathlib.Path) -> Iterator[Callable[..., Launcher]]:
         environment = {"GSCHED_FAIL": failpoints} if failpoints else {}
         if old_kernel:
             environment["GSCHED_TEST_OLD_KERNEL"] = "1"
-        launchers.append(Launcher(tmp_path / f"state{len(launchers)}", environment))
+        state = tmp_path / f"state{len(launchers)}"
+        launchers.append(Launcher(state, environment, library=library))
         return launchers[-1]
 
     yield started

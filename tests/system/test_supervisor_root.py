@@ -546,7 +546,9 @@ def test_a_full_tmp_is_the_owners_fault_only_if_the_owner_has_filled_it(
     assert ("is yours: remove some of it" in record["message"]) == (subject == "job")
 
 
-def test_who_joins_an_attempt_at_its_end_is_killed_before_its_exit_is_recorded() -> None:
+def test_who_joins_an_attempt_at_its_end_is_killed_before_its_exit_is_recorded(
+    library: str,
+) -> None:
     """Nothing was left in its group when the supervisor looked last; then a login came."""
     with tempfile.TemporaryDirectory(prefix="gsched-test-") as place:
         pathlib.Path(place).chmod(0o755)
@@ -555,7 +557,7 @@ def test_who_joins_an_attempt_at_its_end_is_killed_before_its_exit_is_recorded()
         roots = cgroups.find_roots("auto", str(state))
         if roots.tracking is None:
             pytest.skip("no control groups of version 2 can be made here")
-        launcher = Launcher(state, failing)
+        launcher = Launcher(state, failing, library=library)
         group = pathlib.Path(f"{roots.tracking}/1.1")
         late = subprocess.Popen(["sleep", "60"])
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gnode.compiling import find_compiler
 from gnode.core import effects as do
 from gnode.core.containers import (
     ContainerRules,
@@ -18,7 +19,6 @@ from gnode.core.containers import (
     script_of,
 )
 from gnode.core.site import NodeLimits
-from gnode.gpushare.build import find_compiler
 from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
 from gsched.model.container import SHARE_FEATURE, Container, features_of, image_name
 from tests.support.agent_driver import Driver, only, order, refusal

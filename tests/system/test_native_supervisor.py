@@ -1,0 +1,220 @@
+"""The library that runs plain jobs: which it runs, what it writes, and how it comes and goes."""
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnode.compiling import find_compiler
+from gnode.hw import cgroups
+from tests.support import records
+from tests.support.cluster import NATIVE_WORDS
+from tests.support.gnode_world import GnodeWorld
+from tests.support.launching import Launcher, process_is_there, wait_until
+
+FILES = [
+    {"name": "nodefile", "mode": 0o400, "content": "n1\n"},
+    {"name": "script", "mode": 0o500, "content": "#!/bin/sh\ncat $PBS_NODEFILE; pwd; exit 3\n"},
+]
+Start = Callable[..., Launcher]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a launcher whose processes' forks are noted in ``forks``."""
+    made: list[Launcher] = []
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("no strace here to see system calls")
+    options = ("-D", "-f", "-qq", "-e", "trace=vfork,clone,clone3", "-e", "signal=none")
+
+    def started(library: str) -> Launcher:
+        under = (strace, *options, "-o", str(tmp_path / f"forks{len(made)}"))
+        made.append(Launcher(tmp_path / f"state{len(made)}", under=under, library=library))
+        return made[-1]
+
+    yield started
+    for launcher in made:
+        launcher.close()
+
+
+def runs_natively(launcher: Launcher, job: int, **changes: Any) -> bool:
+    """Run a job; return whether the library has started its program: nothing else has vfork."""
+    said = launcher.state.parent / f"forks{launcher.state.name.removeprefix('state')}"
+    before = said.read_text().count("vfork(")
+    task = launcher.task(job, ["true"], **changes)
+
+    assert launcher.run(task)["kind"] in {"exited", "launch_failed"}, launcher.log()
+
+    time.sleep(0.1)  # strace writes beside it
+    return said.read_text().count("vfork(") > before
+
+
+def lines(launcher: Launcher, job: int) -> list[bytes]:
+    """Return the lines of a journal; those with JSON exactly as Python writes it."""
+    content = (launcher.directory(job) / "journal").read_bytes()
+    found = [line for line in content.split(b"\n") if line]
+    for line in found:
+        _, brace, text = line.partition(b"{")
+        if brace:
+            assert json.dumps(json.loads(b"{" + text)).encode() == b"{" + text
+    return found
+
+
+def test_both_write_the_same_journal(start: Start, native_library: str) -> None:
+    """The odd characters and the CPU time make every number and text of the records odd."""
+    seen: list[list[str]] = []
+    stories: list[dict[str, Any]] = []
+    for library in ("", native_library):
+        launcher = start(library)
+        script = f"{launcher.state}/user/1.1/script"
+        out = f'{launcher.out}/ä"\\ %s \udcff'
+        launcher.run(launcher.task(1, [script], files=FILES, stdout_path=out, cwd="/usr"))
+        found = lines(launcher, 1)
+        seen.append([line.split(b" ")[0].decode() for line in found])
+        record = records.ended(launcher.directory(1))
+        started = records.started(launcher.directory(1))
+        assert record is not None
+        assert started is not None
+        assert started["stdout_path"] == out
+        assert Path(os.fsencode(out).decode("utf-8", "surrogateescape")).read_text() == "n1\n/usr\n"
+        assert not (launcher.state / "user" / "1.1").exists()
+        assert 0 < record["wall_s"] < 60
+        assert record["memory_peak_bytes"] > 100_000
+        stories.append({key: type(value) for key, value in (started | record).items()})
+        assert (record["kind"], record["exit_code"]) == ("exited", 3)
+
+    assert seen[0] == seen[1] == ["starting", "may", "started", "ended"]
+    assert list(stories[0].items()) == list(stories[1].items())
+
+
+def test_plain_jobs_only(start: Start, native_library: str) -> None:
+    launcher = start(native_library)
+
+    assert runs_natively(launcher, 1)
+    assert runs_natively(launcher, 2, cpus=[min(os.sched_getaffinity(0))], no_new_privileges=True)
+    assert not runs_natively(launcher, 3, nice=1)
+    assert not runs_natively(launcher, 4, env={"PATH": os.defpath, "SLURM_JOB_ID": "4"})
+    assert not runs_natively(launcher, 5, failure_report=f"{launcher.state}/user/5.1/report")
+    assert not runs_natively(launcher, 6, stage_out=[["true"]], stage_timeout_s=9.0)
+    many = [{"name": f"file{number}", "mode": 0o400, "content": "x"} for number in range(9)]
+    assert not runs_natively(launcher, 7, files=many)
+    assert runs_natively(launcher, 8, files=many[:8])
+
+
+def test_it_comes_and_goes_between_two_jobs(start: Start, native_library: str) -> None:
+    launcher = start("")
+    assert not runs_natively(launcher, 1)
+
+    launcher.ask({"native": native_library})
+    assert runs_natively(launcher, 2)
+
+    launcher.ask({"native": ""})
+    assert not runs_natively(launcher, 3)
+
+    launcher.ask({"native": "/nowhere/supervisor.so"})
+    assert not runs_natively(launcher, 4)
+    assert "/nowhere/supervisor.so cannot be used" in launcher.log()
+
+
+def test_a_step_that_fails_is_told_as_ever(start: Start, native_library: str) -> None:
+    """The library starts these jobs, and leaves it to Python to find out what is wrong."""
+    told: list[list[str]] = []
+    for library in ("", native_library):
+        launcher = start(library)
+        broken = [
+            launcher.task(1, ["/nowhere/program"]),
+            launcher.task(2, ["true"], cwd="/nowhere"),
+            launcher.task(3, ["true"], stdout_path="/nowhere/out"),
+            launcher.task(4, ["no-such-program"]),
+            launcher.task(5, ["true"], cgroup="/proc/nowhere/1.1"),
+            launcher.task(6, ["true"], cpus=[4095]),
+        ]
+        ended = [launcher.run(task) for task in broken]
+        assert {record["kind"] for record in ended} == {"launch_failed"}
+        told.append([record["message"] for record in ended])
+
+    assert told[0] == told[1]
+
+
+def test_what_a_job_gets_it_does_not_leave_to_the_next(start: Start, native_library: str) -> None:
+    """Affinity, privileges and umask are the program's, not the supervisor's."""
+    launcher = start(native_library)
+    look = "grep -E 'NoNewPrivs|Cpus_allowed_list|Umask' /proc/self/status; ulimit -n; pwd"
+    first = min(os.sched_getaffinity(0))
+
+    launcher.run(
+        launcher.task(
+            *(1, ["/bin/sh", "-c", look]),
+            cpus=[first],
+            no_new_privileges=True,
+            umask=0o027,
+            open_files=99,
+            cwd="/usr",
+        )
+    )
+    launcher.run(launcher.task(2, ["/bin/sh", "-c", look]))
+
+    assert launcher.output(1).split() == (
+        f"Umask: 0027 NoNewPrivs: 1 Cpus_allowed_list: {first} 99 /usr".split()
+    )
+    words = launcher.output(2).split()
+    assert words[1:4:2] + words[-2:] == ["0022", "0", "1024", "/"]
+    own = [each for each in words if "-" in each or "," in each]
+    assert len(os.sched_getaffinity(0)) == 1 or own, words
+
+
+def test_a_group_holds_the_job_and_goes_with_it(start: Start, native_library: str) -> None:
+    launcher = start(native_library)
+    roots = cgroups.find_roots("auto", str(launcher.state))
+    if roots.tracking is None:
+        pytest.skip("no control groups of version 2 can be made here")
+    group = Path(roots.tracking, f"1.1-{uuid.uuid4().hex[:6]}")
+    try:
+        launcher.launch(launcher.task(1, ["/bin/sh", "-c", "cat; sleep 0.3"], cgroup=str(group)))
+        job = launcher.started(1)["job_pid"]
+        members = [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+        record = launcher.exit(1)
+    finally:
+        cgroups.remove_if_empty(roots)
+
+    assert job in members
+    assert record["cpu_s"] > 0
+    assert not group.exists()
+
+
+def test_an_attempt_that_is_taken_out_of_the_spool_ends(start: Start, native_library: str) -> None:
+    """The library waits for ten seconds at most before Python looks."""
+    launcher = start(native_library)
+    launcher.launch(launcher.task(1, ["sleep", "600"]))
+    job = launcher.started(1)["job_pid"]
+    shutil.rmtree(launcher.directory(1))
+
+    wait_until(lambda: not process_is_there(job), "the end of the job", 30)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+def test_gnode_compiles_it_and_says_so(tmp_path: Path, process_marker: str) -> None:
+    world = GnodeWorld(tmp_path / "w", process_marker)
+    try:
+        world.settings["native_supervisor"] = True
+        world.start()
+        wait_until(lambda: NATIVE_WORDS in world.log(), "the library")
+        world.launch(1, "exit 5\n")
+        assert world.head.wait_for_exit(1).record.exit_code == 5
+        assert len(list((world.state / "native").glob("*/supervisor.so"))) == 1
+
+        world.kill()
+        world.settings["native_supervisor"] = False
+        world.start()
+        world.launch(2, "exit 6\n")
+        assert world.head.wait_for_exit(2).record.exit_code == 6
+        assert world.log().count(NATIVE_WORDS) == 1
+    finally:
+        world.stop()
