@@ -45,7 +45,7 @@ from gschedd.core.requests.actions import act
 from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
 from gschedd.core.requests.migrate import next_vacating
-from gschedd.core.requests.resubmit import prepare_again
+from gschedd.core.requests.resubmit import check_agreed, prepare_again
 from gschedd.core.requests.submit import Submission, first_state, known_submission, prepare
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
@@ -177,6 +177,7 @@ class Head:
         if known is not None:
             return Step(job=known)
         submission = prepare_again(command, self.state, self.settings, now_s)
+        check_agreed(command, submission)
         of_slurm = command.original.short_number > 0
         return self._queue(submission, command.caller, now_s, of_slurm=of_slurm)
 

@@ -27,7 +27,7 @@ _encoder = msgspec.json.Encoder()
 #: Characters of a message or hint: it may quote what somebody wrote.
 MAX_ERROR_TEXT: Final = 2000
 #: HTTP status by error code; all others are 400.
-_STATUS = {
+STATUS: Final = {
     "unknown_job": 404,
     "unknown_node": 404,
     "not_permitted": 403,
@@ -68,7 +68,7 @@ def error_body(error: GschedError) -> ErrorBody:
 
 def refusal(error: GschedError) -> web.Response:
     """Return the answer that refuses a whole request."""
-    status = getattr(error, "status", 0) or _STATUS.get(error.code, 400)
+    status = getattr(error, "status", 0) or STATUS.get(error.code, 400)
     response = answer(ErrorReply(error=error_body(error)), status=status)
     if isinstance(error, BusyError):
         response.headers["Retry-After"] = str(error.retry_after_s)

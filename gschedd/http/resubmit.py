@@ -1,4 +1,4 @@
-"""What has failed is submitted again: ``POST /v1/jobs/rerun-failed``.
+"""Jobs are submitted again: ``POST /v1/jobs/submit-again``, and what has failed of them.
 
 Which elements of an array have failed only the database knows, so the core gets their indices with
 the command.
@@ -16,6 +16,7 @@ from gsched.errors import BadStateError, StorageError, UnknownJobError
 from gsched.failpoint import failpoint
 from gsched.model import limits
 from gsched.model.arrays import (
+    Array,
     Span,
     Spans,
     count,
@@ -24,24 +25,41 @@ from gsched.model.arrays import (
     read_spans,
     shortest,
 )
+from gsched.model.dependency import format_dependencies
 from gsched.model.ids import JobId, array_of, index_of, own_job, short_job_id
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.rerun import RerunFailed, RerunReply
+from gsched.protocol.rerun import (
+    RerunFailed,
+    RerunReply,
+    SubmitAgain,
+    SubmitAgainReply,
+)
+from gsched.protocol.submissions import SubmitResult
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.authorize import Verb, authorize
-from gschedd.core.requests.resubmit import prepare_again
+from gschedd.core.requests.resubmit import (
+    changeable,
+    prepare_again,
+    stated_anew,
+    stated_spec,
+)
 from gschedd.core.requests.submit import known_submission
 from gschedd.core.state.elements import unfinished_elements
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step
+from gschedd.core.views.kept import kept_words
 from gschedd.http.answers import answer
 from gschedd.http.bodies import read_body
 from gschedd.http.commands import Parts
+from gschedd.http.contents import content_of
 from gschedd.http.elements import check_array
+from gschedd.http.forecasts import with_outlook, with_start
+from gschedd.http.past import past_of
 
 _TEXTS: Final = limits.texts_of(RerunFailed)
+_TEXTS_AGAIN: Final = limits.texts_of(SubmitAgain)
 _SHOWN: Final = 60  # characters of a list of indices in a message
 
 
@@ -76,7 +94,10 @@ class Resubmissions:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.post("/v1/jobs/rerun-failed", self.rerun_failed)]
+        return [
+            web.post("/v1/jobs/rerun-failed", self.rerun_failed),
+            web.post("/v1/jobs/submit-again", self.submit_again),
+        ]
 
     async def rerun_failed(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/rerun-failed``: the id is sent after the new job is durable."""
@@ -84,11 +105,85 @@ class Resubmissions:
         wanted = await read_body(request, self._parts.bodies, RerunFailed)
         limits.check_texts(wanted, _TEXTS)
         limits.check_words("ids", (wanted.job,), most=1, longest=limits.MAX_WORD)
-        response = answer(await self._reply(wanted, caller))
-        await response.prepare(request)
-        await response.write_eof()
-        failpoint("head.submit.after_ack")
-        return response
+        return await _acknowledged(request, answer(await self._reply(wanted, caller)))
+
+    async def submit_again(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/jobs/submit-again``: the id is sent after the new job is durable."""
+        caller = self._parts.callers.of(request)
+        wanted = await read_body(request, self._parts.bodies, SubmitAgain)
+        limits.check_texts(wanted, _TEXTS_AGAIN)
+        limits.check_words("ids", (wanted.job,), most=1, longest=limits.MAX_WORD)
+        limits.check_words(
+            "names in without", wanted.without, most=limits.MAX_RECIPIENTS, longest=limits.MAX_WORD
+        )
+        return await _acknowledged(request, answer(await self._reply_again(wanted, caller)))
+
+    async def _reply_again(self, wanted: SubmitAgain, caller: Caller) -> SubmitAgainReply:
+        """Submit a job again, or with ``dry_run`` only say what the new one would be.
+
+        Raises:
+            GschedError: the job is unknown or somebody else's, or cannot be submitted again.
+        """
+        head, parts = self._engine.head, self._parts
+        job = own_job(wanted.job, server=head.settings.server)
+        number, spans = _meant(job)
+        await self._engine.settled()
+        original = await self._queries.find(str(number))
+        check_array(job, original)
+        authorize(caller, Verb.RESUBMIT_JOB, original)
+        stated, uid = original.spec.array, original.spec.owner.uid
+        reply = SubmitAgainReply(
+            server=head.settings.server, result=SubmitResult(), is_array=stated is not None
+        )
+        known = await self._known(uid, wanted.key)
+        if known:
+            return structs.replace(reply, result=SubmitResult(id=known))
+        elements = stated.spans if stated is not None else ()
+        if stated is not None and spans:
+            chosen = await asyncio.to_thread(_chosen, original, stated, spans)
+            elements = shortest(sorted(chosen))
+        blobs = await self._blobs(original)
+        await parts.code.check(uid, original.spec.snapshot)
+        spec = stated_spec(original.spec)
+        script = blobs.get(spec.script_digest, b"").decode(errors="replace")
+        anew = stated_anew(spec, wanted.changes, script)
+        content = None
+        if anew.script != script:
+            content = await asyncio.to_thread(content_of, anew)
+            blobs[content.script.digest] = content.script.data
+        texts = [format_dependencies(spec.depends)]
+        command = c.Resubmit(
+            caller=caller,
+            original=original,
+            elements=elements,
+            key=wanted.key,
+            anew=anew,
+            script_digest=spec.script_digest if content is None else content.script.digest,
+            without=wanted.without,
+            past=await past_of(texts, head.state, self._queries.ended_well),
+        )
+        if wanted.dry_run:
+            now_s = parts.clock.wall_s()
+            found = prepare_again(command, head.state, head.settings, now_s)
+            result = SubmitResult(warnings=found.warnings)
+            if wanted.forecast:
+                outlook = await parts.forecasts.outlook(found.spec, uid=uid)
+                result = with_outlook(with_start(result, outlook), found.spec, outlook)
+            return structs.replace(
+                reply,
+                result=result,
+                launch=spec.launch.value,
+                request=changeable(found.spec, anew.script),
+                kept=kept_words(found.spec),
+                left_out=dict(found.left_out),
+            )
+        parts.space.check()
+        if content is not None:
+            await parts.texts.admit(uid, [content])
+        [step] = await self._engine.ask(partial(self._submit, command, blobs), is_request=True)
+        if step.error is not None:
+            raise step.error
+        return structs.replace(reply, result=SubmitResult(id=step.job, warnings=step.warnings))
 
     async def _reply(self, wanted: RerunFailed, caller: Caller) -> RerunReply:
         """Submit what has failed, or with ``dry_run`` only say what that is.
@@ -185,12 +280,7 @@ class Resubmissions:
         index = self._engine.head.state.arrays.get(original.id)
         unfinished = list(unfinished_elements(index)) if index is not None else []
         failed = await self._queries.failed_elements(original.id)
-        chosen = await asyncio.to_thread(_chosen, stated.spans, spans)
-        if not chosen:
-            raise UnknownJobError(
-                f"job {_name(original)} has no element {format_spans(spans)[:_SHOWN]}",
-                hint=f"the indices of the array are {stated}"[: limits.MAX_WORD],
-            )
+        chosen = await asyncio.to_thread(_chosen, original, stated, spans)
         name = f"{original.id}[{format_spans(spans)[:_SHOWN]}]"
         found = await asyncio.to_thread(_failed_elements, name, chosen, failed, unfinished)
         gone = counted - len(failed)
@@ -231,10 +321,28 @@ def _failed_job(job: Job) -> _Failed:
     return _Failed(count=1)
 
 
-def _chosen(stated: Spans, spans: Spans) -> Collection[int]:
-    """Return those elements of an array that are meant."""
-    every = set(indices(stated))
-    return every.intersection(indices(spans)) if spans else every
+async def _acknowledged(request: web.Request, response: web.Response) -> web.Response:
+    """Send the answer to a submission."""
+    await response.prepare(request)
+    await response.write_eof()
+    failpoint("head.submit.after_ack")
+    return response
+
+
+def _chosen(original: Job, stated: Array, spans: Spans) -> Collection[int]:
+    """Return those elements of an array that are meant.
+
+    Raises:
+        UnknownJobError: it has no such elements.
+    """
+    every = set(indices(stated.spans))
+    chosen = every.intersection(indices(spans)) if spans else every
+    if not chosen:
+        raise UnknownJobError(
+            f"job {_name(original)} has no element {format_spans(spans)[:_SHOWN]}",
+            hint=f"the indices of the array are {stated}"[: limits.MAX_WORD],
+        )
+    return chosen
 
 
 def _failed_elements(

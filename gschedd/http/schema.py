@@ -18,7 +18,7 @@ from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.hosts import HostList
 from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import ObjectsReply, QueueRequest
-from gsched.protocol.rerun import RerunFailed, RerunReply
+from gsched.protocol.rerun import RerunFailed, RerunReply, SubmitAgain, SubmitAgainReply
 from gsched.protocol.reservations import ReservationChange, ReservationsReply
 from gsched.protocol.running import ReloadReply, RunningConfig
 from gsched.protocol.samples import UseSamples
@@ -44,6 +44,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/jobs/{id}/message", "write into output files", JobMessage, MessageReply),
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
     ("post", "/v1/jobs/rerun-failed", "submit what has failed again", RerunFailed, RerunReply),
+    ("post", "/v1/jobs/submit-again", "submit a job again", SubmitAgain, SubmitAgainReply),
     ("get", "/v1/nodes", "list nodes", None, node_rows.NodeList),
     ("get", "/v1/samples", "figures of nodes and running jobs", None, UseSamples),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),

@@ -7,9 +7,9 @@ import aiohttp
 import msgspec
 
 from gsched.errors import GschedError, HeadUnreachableError
-from gsched.protocol.api import ErrorReply
+from gsched.protocol.api import ErrorBody, ErrorReply
 from gsched.protocol.samples import UseSamples
-from gschedd.http.answers import MAX_ERROR_TEXT
+from gschedd.http.answers import MAX_ERROR_TEXT, STATUS
 from gschedd.http.callers import ON_BEHALF_OF
 from gschedd.monitor.viewers import Viewer
 
@@ -101,6 +101,12 @@ class HeadLink:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+
+
+def refused_part(error: ErrorBody) -> RefusedByHeadError:
+    """Return the refusal of one of the jobs of a request, which is answered as a whole."""
+    status = STATUS.get(error.code, 400)
+    return RefusedByHeadError(error.message, hint=error.hint, reason=error.code, status=status)
 
 
 def _refusal(data: bytes, status: int) -> RefusedByHeadError:

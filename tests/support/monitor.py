@@ -2,9 +2,11 @@
 
 import contextlib
 import http.client
+import re
 import socket
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -74,3 +76,40 @@ def address(cluster: Cluster) -> WebAddress:
     response = send(UnixConnection(socket_of(cluster)), "POST", "/v1/web-address")
     assert response.status == 200, response.text
     return msgspec.json.decode(response.text, type=WebAddress)
+
+
+class Browser:
+    """A session on the TCP address; it sends what browsers send."""
+
+    def __init__(self, found: WebAddress) -> None:
+        self.found = found
+        self.cookie = ""
+
+    def send(self, method: str, path: str, body: str = "", **headers: str) -> Response:
+        """Send a request; header names have ``_`` for ``-``."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.cookie:
+            given.setdefault("Cookie", self.cookie)
+        connection = http.client.HTTPConnection(self.found.address, timeout=20.0)
+        return send(connection, method, path, body=body, headers=given)
+
+    def get(self, path: str, **headers: str) -> Response:
+        """Send a GET request."""
+        return self.send("GET", path, **headers)
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> Response:
+        """Send a form."""
+        given = {"Content_Type": "application/x-www-form-urlencoded"} | headers
+        return self.send("POST", path, urlencode(fields), **given)
+
+    def log_in(self) -> Response:
+        """Begin a session with the token of the address."""
+        response = self.post("/login", {"token": self.found.token})
+        self.cookie = response.headers["set-cookie"].partition(";")[0]
+        return response
+
+    def form_token(self, path: str = "/") -> str:
+        """Return the token of the forms on a page."""
+        found = re.search(r'name="form_token" value="([^"]+)"', self.get(path).text)
+        assert found is not None
+        return found[1]

@@ -1,7 +1,6 @@
 """The page: who may look, what it shows, and what keeps others from using it."""
 
 import asyncio
-import http.client
 import os
 import pwd
 import re
@@ -23,45 +22,11 @@ from gsched.client import new_job
 from gsched.clock import SystemClock
 from gsched.errors import NotPermittedError
 from gsched.protocol import actions as a
-from gsched.protocol.web import WebAddress
 from gschedd.monitor.accounts import KnownAccounts
 from gschedd.monitor.viewers import COOKIE, Viewer, Viewers
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.monitor import Response, address, get, is_ready, send
-
-
-class Browser:
-    """A session on the TCP address; it sends what browsers send."""
-
-    def __init__(self, found: WebAddress) -> None:
-        self.found = found
-        self.cookie = ""
-
-    def send(self, method: str, path: str, body: str = "", **headers: str) -> Response:
-        """Send a request; header names have ``_`` for ``-``."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self.cookie:
-            given.setdefault("Cookie", self.cookie)
-        connection = http.client.HTTPConnection(self.found.address, timeout=20.0)
-        return send(connection, method, path, body=body, headers=given)
-
-    def get(self, path: str, **headers: str) -> Response:
-        return self.send("GET", path, **headers)
-
-    def post(self, path: str, fields: dict[str, str], **headers: str) -> Response:
-        given = {"Content_Type": "application/x-www-form-urlencoded"} | headers
-        return self.send("POST", path, urlencode(fields), **given)
-
-    def log_in(self) -> Response:
-        response = self.post("/login", {"token": self.found.token})
-        self.cookie = response.headers["set-cookie"].partition(";")[0]
-        return response
-
-    def form_token(self, path: str = "/") -> str:
-        found = re.search(r'name="form_token" value="([^"]+)"', self.get(path).text)
-        assert found is not None
-        return found[1]
+from tests.support.monitor import Browser, Response, address, get, is_ready
 
 
 @pytest.fixture

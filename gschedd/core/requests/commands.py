@@ -1,6 +1,6 @@
 """Requests; each may be refused. The kernel identifies the caller."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -41,11 +41,19 @@ class Resubmit(Command, frozen=True, kw_only=True):
         original: the job, or the array.
         elements: indices of those elements; empty: it is no array.
         key: the client's own id of this submission.
+        anew: what its owner states anew, beside what is kept; None: what has failed runs again.
+        script_digest: of the script in ``anew``, as the store keeps it.
+        without: what need not be kept where that is impossible, by name.
+        past: as in `Submit`.
     """
 
     original: Job
     elements: Spans = ()
     key: str = ""
+    anew: SubmitJob | None = None
+    script_digest: str = ""
+    without: Collection[str] = ()
+    past: Mapping[int, bool] = MappingProxyType({})
 
 
 class ActOnJob(Command, frozen=True, kw_only=True):

@@ -31,11 +31,20 @@ def checked_array(
         InvalidRequestError: it is too much, or cannot be used.
         TryAgainError: the head's memory does not suffice for the arguments.
     """
+    check_content(submitted, caller, state)
+    return _array_of(submitted, settings)
+
+
+def check_content(submitted: SubmitJob, caller: Caller, state: State) -> None:
+    """Check the size of a submission, its texts, environment and files.
+
+    Raises:
+        InvalidRequestError, TryAgainError: as `checked_array`.
+    """
     _check_size(submitted)
     _check_values(submitted)
     _check_files(submitted)
     check_arguments(submitted.arguments, caller, state)
-    return _array_of(submitted, settings)
 
 
 def _check_size(submitted: SubmitJob) -> None:

@@ -1,6 +1,7 @@
 """From what a user sent to a `JobSpec`: each section of the submission, checked in its own file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct, structs
 
@@ -30,11 +31,16 @@ from gschedd.plan.limits import Party
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """A job ready to be queued, and what its user should be told."""
+    """A job ready to be queued, and what its user should be told.
+
+    Attributes:
+        left_out: what a job that is submitted again cannot have any more, by name, and why.
+    """
 
     spec: JobSpec
     warnings: tuple[str, ...]
     depends: Depends = Depends()
+    left_out: Mapping[str, str] = MappingProxyType({})
 
 
 def known_submission(state: State, uid: int, key: str) -> int | None:

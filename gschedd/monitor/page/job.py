@@ -23,11 +23,12 @@ from gsched.protocol.api import ActionReply, OutputChunk
 from gsched.protocol.job_rows import AttemptRow, JobStory
 from gsched.protocol.rerun import RerunFailed, RerunReply
 from gschedd.monitor.history import job_points, period_s
+from gschedd.monitor.link import refused_part
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
 from gschedd.monitor.page.queue import table_of
 from gschedd.monitor.page.shown import PAGE_ROWS, ShownJobs, is_computed, page_number
-from gschedd.monitor.page.site import Form, Pages
+from gschedd.monitor.page.site import Form, Pages, form_key
 from gschedd.monitor.viewers import Viewer
 
 #: The end of a job's output that is shown, bytes, and how long a page waits for it, seconds.
@@ -235,18 +236,34 @@ class JobPages:
         reply = await self._model.head.post("/v1/jobs/actions", body, ActionReply, viewer=viewer)
         for result in reply.results:
             if result.error is not None:
-                raise RefusedActionError(result.error.message, hint=result.error.hint)
+                raise refused_part(result.error)
         return self._site.sent_to(f"/jobs/{job}", done=name)
 
     async def rerun_failed(
         self, request: web.Request, viewer: Viewer, form: Form
     ) -> web.StreamResponse:
-        """``POST /jobs/ID/rerun-failed``: the failed job, or failed elements, as a new job."""
+        """``POST /jobs/ID/rerun-failed``: the failed job, or failed elements, as a new job.
+
+        What that job would lack is shown first, on a page with this form.
+        """
         job = request.match_info["id"]
-        body = RerunFailed(job=job, key=form.get("key", ""))
-        reply = await self._model.head.post(
-            "/v1/jobs/rerun-failed", body, RerunReply, viewer=viewer
+        body = RerunFailed(job=job, key=form_key(form))
+        send = partial(
+            self._model.head.post, "/v1/jobs/rerun-failed", answer=RerunReply, viewer=viewer
         )
+        if "told" not in form:
+            would = await send(body=structs.replace(body, dry_run=True))
+            if would.warnings:
+                return self._site.page(
+                    "again.html",
+                    viewer,
+                    title=f"Submit job {job} again",
+                    here="/",
+                    id=job,
+                    sent_key=body.key,
+                    warnings=would.warnings,
+                )
+        reply = await send(body=body)
         if not reply.id:
             raise InvalidRequestError(reply.nothing or "nothing has failed")
         return self._site.sent_to(f"/jobs/{reply.id}{'[]' if reply.elements else ''}")
@@ -255,12 +272,6 @@ class JobPages:
 async def _whole(story: JobStory) -> tuple[JobStory, str]:
     """Return a story that the head has given, without a warning."""
     return story, ""
-
-
-class RefusedActionError(InvalidRequestError):
-    """The head refuses an action (HTTP status 409)."""
-
-    status = 409
 
 
 def possible_actions(story: JobStory) -> dict[str, bool]:
@@ -273,7 +284,7 @@ def possible_actions(story: JobStory) -> dict[str, bool]:
         "release": not is_done and bool({"user", "operator", "system"} & set(story.holds)),
         "cancel": not is_done and state != JobState.EXITING,
         "requeue": state in _RUNS and story.rerunnable,
-        "resubmit": row.array is None,
+        "resubmit": story.interactive is None,
         "rerun_failed": (is_done and failed) or (row.array is not None and row.array.failed > 0),
     }
 

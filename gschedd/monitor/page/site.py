@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gsched.cli.common import printable
+from gsched.cli.times import local_times
 from gsched.errors import (
     GschedError,
     HeadUnreachableError,
@@ -90,6 +91,7 @@ class Pages:
         )
         self._pages.filters["verbatim"] = escape
         self._pages.filters["breaks"] = with_breaks
+        self._pages.filters["local"] = local_times
         self._pages.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}."
         self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
@@ -166,7 +168,7 @@ class Pages:
         return response
 
     def _refusal(self, error: GschedError, viewer: Viewer | None, *, job: str = "") -> web.Response:
-        status = 503 if isinstance(error, HeadUnreachableError) else refusal(error).status
+        status = status_of(error)
         if viewer is None and isinstance(error, NotPermittedError):
             status = 401 if status == 403 else status
         return self.page(
@@ -333,6 +335,26 @@ async def _form(request: web.Request) -> Form:
             "this form cannot be read", hint="load the page again, and try again"
         ) from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+
+def status_of(error: GschedError) -> int:
+    """Return the HTTP status of a refusal: that of the head, where it has refused."""
+    return 503 if isinstance(error, HeadUnreachableError) else refusal(error).status
+
+
+def form_key(form: Form) -> str:
+    """Return the key of a form that submits a job: sent twice, it submits one job.
+
+    Raises:
+        InvalidRequestError: it has none.
+    """
+    key = form.get("key", "")
+    if not key:
+        raise InvalidRequestError(
+            "the form has no key, by which one that is sent twice submits one job",
+            hint="load the page again, and try again",
+        )
+    return key
 
 
 def _shown(value: Any) -> Any:

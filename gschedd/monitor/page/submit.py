@@ -1,18 +1,19 @@
 """The form that submits a job, also one like a job before; the head checks it as for gsub."""
 
-import sqlite3
+import shlex
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
 
 from gsched.cli.times import format_start, local_times
 from gsched.errors import GschedError, InvalidRequestError
-from gsched.model.ids import own_job_number
 from gsched.protocol.api import StatusReply
-from gsched.protocol.job_rows import JobStory
-from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitRequest
+from gsched.protocol.rerun import JobChanges, SubmitAgain, SubmitAgainReply
+from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitRequest, SubmitResult
+from gschedd.monitor.link import refused_part
 from gschedd.monitor.model import ReadModel
-from gschedd.monitor.page.site import Form, Pages
+from gschedd.monitor.page.site import Form, Pages, form_key, status_of
 from gschedd.monitor.viewers import Viewer
 
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -22,6 +23,8 @@ _EMPTY: Final = {
     "resources": "nodes=1:ppn=1,walltime=1:00:00",
     "workdir": "",
     "script": "#!/bin/sh\n",
+    "arguments": "",
+    "from": "",
 }
 
 
@@ -41,36 +44,16 @@ class SubmitPage:
 
     async def form(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         """``GET /submit``, or ``GET /submit?from=ID``: filled with what a job of the viewer has."""
-        fields = _EMPTY | {"workdir": viewer.home}
         like = request.query.get("from", "")
-        if like:
-            fields = await self._fields_of(like, viewer)
-        return await self._page(viewer, fields)
+        if not like:
+            return await self._page(viewer, _EMPTY | {"workdir": viewer.home})
+        again = await self._again(SubmitAgain(job=like, dry_run=True), viewer)
+        return await self._page(viewer, _fields_of(again, like), again=again)
 
-    async def _fields_of(self, text: str, viewer: Viewer) -> dict[str, str]:
-        story = await self._model.head.get(f"/v1/jobs/{text}", JobStory, viewer=viewer)
-        if story.row.user != viewer.user:
-            raise InvalidRequestError(
-                f"job {text} is a job of {story.row.user}", hint="submit own jobs again"
-            )
-        number = own_job_number(text, server=self._model.server)
-
-        def read(db: sqlite3.Connection) -> bytes | None:
-            query = (
-                "SELECT blobs.data FROM head.specs JOIN head.blobs ON blobs.digest = "
-                "json_extract(CAST(specs.spec AS TEXT), '$.script_digest') WHERE specs.job = ?"
-            )
-            row = db.execute(query, (number,)).fetchone()
-            return None if row is None else row[0]
-
-        script = await self._model.database.read(read)
-        return {
-            "name": story.row.name,
-            "queue": story.row.queue,
-            "resources": story.resources,
-            "workdir": story.workdir,
-            "script": "" if script is None else script.decode("utf-8", "replace"),
-        }
+    async def _again(self, wanted: SubmitAgain, viewer: Viewer) -> SubmitAgainReply:
+        return await self._model.head.post(
+            "/v1/jobs/submit-again", wanted, SubmitAgainReply, viewer=viewer
+        )
 
     async def _page(
         self,
@@ -79,33 +62,63 @@ class SubmitPage:
         *,
         error: GschedError | None = None,
         notes: tuple[str, ...] = (),
+        again: SubmitAgainReply | None = None,
     ) -> web.StreamResponse:
         status = await self._model.head.get("/v1/status", StatusReply, viewer=viewer)
         return self._site.page(
             "submit.html",
             viewer,
-            status=200 if error is None else 400,
+            status=200 if error is None else status_of(error),
             title="Submit a job",
             here="/submit",
             fields=fields,
             queues=status.queues,
             error=error,
             notes=notes,
+            launch="script" if again is None else again.launch,
+            kept=[] if again is None else _kept(again),
+            left_out={} if again is None else again.left_out,
         )
 
     async def submit(self, _request: web.Request, viewer: Viewer, form: Form) -> web.StreamResponse:
         """``POST /submit``: submits the job, or only checks it."""
-        fields = {name: form.get(name, "") for name in _EMPTY}
-        script = fields["script"].replace("\r\n", "\n")
-        fields["script"] = script
-        dry_run = "check" in form
+        fields = _EMPTY | {name: form[name] for name in _EMPTY if name in form}
+        fields["script"] = fields["script"].replace("\r\n", "\n")
+        again: SubmitAgainReply | None = None
+        try:
+            if fields["from"]:
+                again, result = await self._submit_again(fields, viewer, form)
+            else:
+                result = await self._submit(fields, viewer, form)
+        except GschedError as error:
+            with suppress(GschedError):
+                if fields["from"]:  # what it would be now may be something else
+                    same = SubmitAgain(job=fields["from"], dry_run=True)
+                    again = await self._again(same, viewer)
+            return await self._page(viewer, fields, error=error, again=again)
+        if "check" not in form:
+            is_array = again is not None and again.is_array
+            return self._site.sent_to(f"/jobs/{result.id}{'[]' if is_array else ''}")
+        now_s = self._model.clock.wall_s()
+        starts = local_times(format_start(result.start, result.predicted_start_s, now_s=now_s))
+        words = f"The head would accept this job. Expected start: {starts or 'unknown'}."
+        left_out = () if again is None else again.left_out.values()
+        warnings = (each for each in result.warnings if each not in left_out)
+        return await self._page(viewer, fields, notes=(words, *warnings), again=again)
+
+    async def _submit(self, fields: dict[str, str], viewer: Viewer, form: Form) -> SubmitResult:
+        """Submit a job, or check it.
+
+        Raises:
+            GschedError: it is refused.
+        """
         job = SubmitJob(
-            key=form.get("key", ""),
+            key=form_key(form),
             name=fields["name"].strip() or "job",
             workdir=fields["workdir"].strip(),
             queue=fields["queue"],
             resources=(fields["resources"].strip(),) if fields["resources"].strip() else (),
-            script=script,
+            script=fields["script"],
             environment={
                 "HOME": viewer.home,
                 "LOGNAME": viewer.user,
@@ -114,18 +127,56 @@ class SubmitPage:
                 "USER": viewer.user,
             },
         )
-        body = SubmitRequest(jobs=(job,), dry_run=dry_run)
-        try:
-            reply = await self._model.head.post("/v1/jobs", body, SubmitReply, viewer=viewer)
-        except GschedError as error:
-            return await self._page(viewer, fields, error=error)
+        body = SubmitRequest(jobs=(job,), dry_run="check" in form)
+        reply = await self._model.head.post("/v1/jobs", body, SubmitReply, viewer=viewer)
         result = reply.results[0]
         if result.error is not None:
-            refused = GschedError(result.error.message, hint=result.error.hint)
-            return await self._page(viewer, fields, error=refused)
-        if not dry_run:
-            return self._site.sent_to(f"/jobs/{result.id}")
-        now_s = self._model.clock.wall_s()
-        starts = local_times(format_start(result.start, result.predicted_start_s, now_s=now_s))
-        words = f"The head would accept this job. Expected start: {starts or 'unknown'}."
-        return await self._page(viewer, fields, notes=(words, *result.warnings))
+            raise refused_part(result.error)
+        return result
+
+    async def _submit_again(
+        self, fields: dict[str, str], viewer: Viewer, form: Form
+    ) -> tuple[SubmitAgainReply, SubmitResult]:
+        """Submit a job like another one, or check it.
+
+        Raises:
+            GschedError: it is refused, or lacks something of which the form did not tell.
+        """
+        try:
+            arguments = tuple(shlex.split(fields["arguments"]))
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"the arguments cannot be read: {error}", hint="write them as in a shell"
+            ) from None
+        wanted = SubmitAgain(
+            job=fields["from"],
+            key=form_key(form),
+            changes=JobChanges(
+                name=fields["name"].strip() or "job",
+                queue=fields["queue"] or None,
+                resources=fields["resources"].strip(),
+                workdir=fields["workdir"].strip(),
+                script=fields["script"] if "script" in form else None,
+                arguments=arguments,
+            ),
+            without=tuple(form.get("without", "").split()),
+            dry_run="check" in form,
+            forecast="check" in form,
+        )
+        reply = await self._again(wanted, viewer)
+        return reply, reply.result
+
+
+def _fields_of(again: SubmitAgainReply, like: str) -> dict[str, str]:
+    """Return the form of a job that is submitted again."""
+    request = again.request
+    fields = {name: str(getattr(request, name, "") or "") for name in _EMPTY}
+    return fields | {"from": like, "arguments": shlex.join(request.arguments or ())}
+
+
+def _kept(again: SubmitAgainReply) -> list[tuple[str, str]]:
+    """Return what of a request is kept and is no part of the form: labels and texts."""
+    return [
+        (name.replace("_", " ").capitalize(), local_times(text))
+        for name, text in again.kept.items()
+    ]
