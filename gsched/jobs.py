@@ -22,7 +22,7 @@ from gsched.directories import mark_of
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import SubmitPlace
-from gsched.model.limits import MAX_MARK
+from gsched.model.limits import MAX_MARK, MAX_NAME
 from gsched.model.outputs import files_below, path_below
 from gsched.model.states import JobState
 from gsched.protocol.actions import AnyJobAction, DeleteJob, HoldJob, ReleaseJob
@@ -30,7 +30,6 @@ from gsched.protocol.job_rows import JobRow, JobStory
 from gsched.protocol.node_rows import NodeRow
 
 OUTPUT_BYTES: Final = 64 * 1024 * 1024  # `SubmittedJob.output` returns no more of a file
-NAME_MOST: Final = 236  # characters of a job's name
 
 
 class JobEnding(Struct, frozen=True, kw_only=True):
@@ -337,7 +336,7 @@ def _staged(option: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def default_name(program: str) -> str:
     """Return the name of a job that has none: that of its program, as one word."""
-    name = os.path.basename(program)[:NAME_MOST]
+    name = os.path.basename(program)[:MAX_NAME]
     return "".join(each if each.isprintable() and not each.isspace() else "_" for each in name)
 
 

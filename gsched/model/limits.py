@@ -43,6 +43,8 @@ MAX_PATH: Final = 4096
 #: The mark of the directory of submission: about 25 characters for each directory on the way.
 MAX_MARK: Final = 4096
 MAX_WORD: Final = 255
+#: The name of a job: PBS's own limit, as a file NAME.oNUMBER has to be possible.
+MAX_NAME: Final = 236
 MAX_MESSAGE: Final = 1024
 #: The variable in which qsub sends its command line, for ``qstat -f``. Nodes keep it from the job.
 SUBMIT_ARGS: Final = "PBS_SUBMIT_ARGS"
@@ -156,12 +158,14 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
         "mail_points": MAX_WORD,
         "mail_to": MAX_MESSAGE,
         "message": MAX_MESSAGE,
-        "name": MAX_WORD,
+        "name": MAX_NAME,
         "notify_url": MAX_MESSAGE,
         "python": MAX_PATH,
+        "qos": MAX_WORD,
         "queue": MAX_WORD,
         "reason": MAX_MESSAGE,
         "requeue_on": MAX_WORD,
+        "reservation": MAX_WORD,
         "shell": MAX_PATH,
         "stderr_path": MAX_PATH,
         "stdout_path": MAX_PATH,
@@ -172,6 +176,12 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
+#: Texts that lists and reports show to others: one line, of what a terminal and a page can show.
+#: Control characters, and those that turn the direction of a text, would change what stands beside.
+ONE_LINE: Final = frozenset(
+    {"account", "comment", "kind", "label", "message", "name", "qos", "queue", "reason"}
+    | {"reservation"}
+)
 #: Texts whose bytes are limited: see `MAX_SCRIPT_BYTES`.
 _OWN_LIMITS: Final = frozenset({"script", "lines"})
 
@@ -186,18 +196,35 @@ def texts_of(kind: type[Struct]) -> tuple[tuple[str, int], ...]:
 
 
 def check_texts(message: Struct, fields: tuple[tuple[str, int], ...]) -> None:
-    """Check the length of a message's texts; ``fields`` are as `texts_of` gives them.
+    """Check the length of a message's texts, and what others see; ``fields`` are of `texts_of`.
 
     Raises:
-        InvalidRequestError: one is too long.
+        InvalidRequestError: one is too long, or has characters that cannot be shown.
     """
     for name, most in fields:
         text = getattr(message, name)
-        if text is not None and len(text) > most:
+        if text is None:
+            continue
+        if len(text) > most:
             raise InvalidRequestError(
                 f"{name} has {len(text)} characters; the limit is {most}",
                 hint="shorten it",
             )
+        if name in ONE_LINE:
+            check_printable(name, text)
+
+
+def check_printable(name: str, text: str) -> None:
+    """Check a text that is shown to others.
+
+    Raises:
+        InvalidRequestError: it has control characters, or others that cannot be shown.
+    """
+    if not text.isprintable():
+        raise InvalidRequestError(
+            f"{name} {shown(text)} has characters that cannot be shown",
+            hint="write one line without control characters",
+        )
 
 
 def check_words(name: str, words: Collection[str], *, most: int, longest: int) -> None:
@@ -213,6 +240,7 @@ def check_words(name: str, words: Collection[str], *, most: int, longest: int) -
             raise InvalidRequestError(
                 f"one of the {name} has {len(word)} characters; the limit is {longest}"
             )
+        check_printable(f"one of the {name},", word)
 
 
 def check_bytes(name: str, texts: Collection[str], *, count: int, size_bytes: int) -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, NotPermittedError
-from gsched.model.limits import shown
+from gsched.model.limits import check_printable, shown
 from gsched.model.units import format_duration
 from gsched.protocol.tokens import (
     CreatedUserToken,
@@ -192,6 +192,7 @@ class UserTokens(TokenBook):
             InvalidRequestError: there is no such account.
             NotPermittedError: it is root.
         """
+        check_printable("label", wanted.label)
         uid, gid = caller.uid, caller.gid
         if user != caller.user:
             try:

@@ -117,9 +117,10 @@ LIMITS: Final = (
         ("MAX_PATH", "characters: path", "PATH_MAX of Linux"),
         (
             "MAX_WORD",
-            "characters: name, account, queue, kind, client key, node or feature",
+            "characters: account, QOS, queue, reservation, kind, client key, node or feature",
             "NAME_MAX of Linux: names become names of files",
         ),
+        ("MAX_NAME", "characters: name", "PBS's own; a file NAME.oNUMBER is possible"),
         ("MAX_ARRAY_TEXT", "characters: list of an array's indices", "1,000 ranges"),
     ),
     *rows_of(

@@ -16,6 +16,7 @@ from gsched.cli.submit.job_environment import parse_variables
 from gsched.cli.submit.place import SubmitContext, absolute
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.errors import InvalidRequestError, NotPermittedError, UnknownUserError, UsageError
+from gsched.model.limits import MAX_NAME
 from gsched.model.mail import checked_points, checked_recipients
 from gsched.model.patterns import pattern
 from gsched.model.units import parse_count, parse_duration_s, parse_interval_s, parse_size_bytes
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _JOIN: Final = {"o": "oe", "e": "eo", "n": "n"}
 _KEEP: Final = pattern(r"n|d?[oe]{1,2}d?|d")
 _EARLY_MOST_S: Final = 65_535.0  # Slurm's limit
-_NAME_LENGTH_MOST: Final = 236  # PBS's own limit
 
 
 class Output(NamedTuple):
@@ -65,12 +65,12 @@ def job_name(text: str, _place: SubmitContext) -> str:
         slashes = " or slashes" if "/" in refused else ""
         raise UsageError(
             f"-N: invalid job name {text!r}",
-            hint=f"use one word of at most 236 characters, without blanks{slashes}",
+            hint=f"use one word of at most {MAX_NAME} characters, without blanks{slashes}",
         )
-    if len(text) > _NAME_LENGTH_MOST:
+    if len(text) > MAX_NAME:
         raise UsageError(
             f"-N: the job name has {len(text)} characters",
-            hint="use one word of at most 236 characters",
+            hint=f"use one word of at most {MAX_NAME} characters",
         )
     return text
 
@@ -78,7 +78,7 @@ def job_name(text: str, _place: SubmitContext) -> str:
 def default_name(text: str) -> str:
     """Return the name of a job that has none: one word, made of its script's or program's name."""
     words = "".join(each if _is_word(each) else "_" for each in text)
-    return words[:_NAME_LENGTH_MOST] or "job"
+    return words[:MAX_NAME] or "job"
 
 
 def _is_word(text: str) -> bool:

@@ -27,6 +27,7 @@ def owner_of(submitted: SubmitJob, caller: Caller, state: State, settings: Setti
     check_caller(caller, state, settings)
     check_queue_access(submitted.queue or settings.default_queue, caller, settings)
     host = submitted.environment.get("PBS_O_HOST", "")[:MAX_WORD]
+    host = host if host.isprintable() else ""  # it is shown beside the owner
     return Owner(user=caller.user, uid=caller.uid, gid=caller.gid, host=host)
 
 

@@ -21,7 +21,7 @@ from gsched.protocol.actions import Alteration, AlterJob
 from gschedd.core.requests.access import check_queue_access, own_job
 from gschedd.core.requests.commands import ActOnJob
 from gschedd.core.requests.containers import with_container
-from gschedd.core.requests.content import check_account, check_name, check_texts
+from gschedd.core.requests.content import check_name, check_texts
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.dependencies import (
@@ -184,7 +184,6 @@ def _altered(
     spec = job.spec
     if alteration.name is not None:
         check_name(alteration.name)
-    check_account(alteration.account or "")
     _check_rerunnable(job, alteration)
     stated = {name: value for name in _STATED if (value := getattr(alteration, name)) is not None}
     stated |= altered_notify(alteration, settings.config.notify)

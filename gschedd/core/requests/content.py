@@ -1,6 +1,5 @@
 """What a submission brings: its size, texts, environment, files and array."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,7 +15,6 @@ from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 
 _TEXTS: Final = limits.texts_of(SubmitJob)
-_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 
 
@@ -74,7 +72,6 @@ def _check_size(submitted: SubmitJob) -> None:
 
 def _check_values(submitted: SubmitJob) -> None:
     check_name(submitted.name)
-    check_account(submitted.account)
     if not submitted.workdir.startswith("/"):
         raise InvalidRequestError(
             f"working directory {limits.shown(submitted.workdir)} is not absolute"
@@ -193,23 +190,10 @@ def check_name(name: str) -> None:
     Raises:
         InvalidRequestError: it does not.
     """
-    if not name or len(name) > limits.MAX_WORD or not _NAME.fullmatch(name):
+    if len(name) > limits.MAX_NAME or name.split() != [name] or not name.isprintable():
         raise InvalidRequestError(
-            f"job name {name!r} cannot be used",
-            hint=f"up to {limits.MAX_WORD} characters without blanks and control characters",
-        )
-
-
-def check_account(account: str) -> None:
-    """Check an account: reports show it to others, on terminals and in lines of files.
-
-    Raises:
-        InvalidRequestError: it has control characters.
-    """
-    if not account.isprintable():
-        raise InvalidRequestError(
-            f"account {limits.shown(account)} cannot be used",
-            hint=f"up to {limits.MAX_WORD} characters without control characters",
+            f"job name {limits.shown(name)} cannot be used",
+            hint=f"up to {limits.MAX_NAME} characters without blanks and control characters",
         )
 
 

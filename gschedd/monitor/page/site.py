@@ -23,6 +23,7 @@ from gsched.errors import (
     InvalidRequestError,
     NotPermittedError,
 )
+from gsched.model import limits
 from gschedd.http.answers import refusal
 from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
@@ -96,6 +97,7 @@ class Pages:
         self._pages.filters["urlencode"] = lambda text: quote(str(text), safe="")
         self._pages.globals.update(
             key=lambda: str(uuid4()),
+            limits=limits,
             url=self.url,
             static=self._static_url,
             server=model.server,
