@@ -5,6 +5,8 @@ import os
 import pwd
 from pathlib import Path
 
+import pytest
+
 from gnode.daemon.owner_tree import pack
 from gsched.owner_files import OwnerFiles
 from gsched.protocol.deliveries import FileDone, FileOrder
@@ -12,6 +14,7 @@ from gsched.protocol.deliveries import FileDone, FileOrder
 FILES = 400
 
 
+@pytest.mark.timeout(300)  # 8,000 files that are made durable: a busy disk takes minutes
 def test_a_batch_that_comes_again_waits_for_the_first(tmp_path: Path) -> None:
     """As after a restart of the head: two processes at once would take each other's files away."""
     entries = [pack({"name": "", "kind": "directory"})]
