@@ -16,7 +16,6 @@ import select
 import socket
 import ssl
 import sys
-from asyncio.sslproto import SSLProtocol
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -31,6 +30,7 @@ from gsched.logs import Complaints
 from gsched.pki.contexts import explain
 from gsched.protocol.tokens import Scope
 from gschedd.http.pace import Slots
+from gschedd.http.tls import begins_tls, shake_hands
 
 log = logging.getLogger("gschedd.http")
 
@@ -40,15 +40,11 @@ QUIET_MS: Final = 1000  # who has sent nothing for so long makes room where ther
 FULL_PAUSE_S: Final = 0.05
 LINGERING_S: Final = 2.0  # for the rest of a request that was refused
 MAX_LINE: Final = 8190  # a request line; the client keeps to it
-CLOSING_S: Final = 2.0  # for the peer's part in the end of a TLS connection
-#: What asyncio reads into, for each TLS connection; its own 256 KiB are 250 MiB for 1,000 hosts.
-TLS_BUFFER_BYTES: Final = 64 * 1024
 _ENDED_BY_PEER: Final = (
     "the host ended it, perhaps as it does not trust the authority of this head: its gnode's log "
     "says why"
 )
 _QUIET_AT: Final = 52  # tcpi_last_data_recv in struct tcp_info: ms since the peer sent something
-_TLS_HANDSHAKE: Final = b"\x16"  # how each TLS connection begins
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -391,21 +387,15 @@ class Door:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.rules.header_s):
-                begins_tls = self._tls is not None and await _begins_tls(connection)
-            if self._tls is None or not begins_tls:
+                is_tls = self._tls is not None and await begins_tls(connection)
+            if self._tls is None or not is_tls:
                 visitor.is_handed_over = True
                 await loop.connect_accepted_socket(lambda: visitor, connection)
                 return
             async with self._handshakes.slot():
                 context = self._tls()
                 visitor.is_handed_over = True
-                await loop.connect_accepted_socket(
-                    lambda: visitor,
-                    connection,
-                    ssl=context,
-                    ssl_handshake_timeout=self.rules.header_s,
-                    ssl_shutdown_timeout=CLOSING_S,
-                )
+                await shake_hands(visitor, connection, context, self.rules.header_s)
         except OSError as error:  # TimeoutError and ssl.SSLError are some
             why = explain(error, is_head=True) or error.strerror or _ENDED_BY_PEER
             if isinstance(error, TimeoutError | ConnectionAbortedError):  # asyncio's own
@@ -546,7 +536,6 @@ class Doors:
         )
         await runner.setup()
         self._runners.append(runner)
-        SSLProtocol.max_size = TLS_BUFFER_BYTES
         assert runner.server is not None, "it was set up"
         door = Door(
             listener=listener,
@@ -577,18 +566,6 @@ class Doors:
         """Close all connections."""
         for runner in self._runners:
             await runner.cleanup()
-
-
-async def _begins_tls(connection: socket.socket) -> bool:
-    """Return whether a TLS handshake comes; wait for the first byte, which stays to be read."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(connection.fileno(), readable.set)
-    try:
-        await readable.wait()
-        return connection.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
-    finally:
-        loop.remove_reader(connection.fileno())
 
 
 def _is_quiet(connection: socket.socket) -> bool:

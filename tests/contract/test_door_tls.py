@@ -297,3 +297,39 @@ def test_many_that_connect_at_once_are_served_in_turn(
     asyncio.run(story())
 
     assert failed == []
+
+
+def test_a_slow_handshake_leaves_its_number_to_the_next_connection(
+    contexts: dict[str, ssl.SSLContext],
+) -> None:
+    """A transport on a closed descriptor would keep the next one of that number from being served.
+
+    All client sockets are open before, so the numbers that the door gives back are the lowest ones.
+    """
+
+    rules = Rules(of_source=100, in_all=100, evict=True, header_s=3.0)
+
+    async def story() -> None:
+        async with opened(lambda: contexts["head"], rules) as (door, port), asyncio.timeout(LONG_S):
+            slow = [dial(port) for _ in range(MANY)]
+            late = [socket.socket() for _ in range(MANY)]
+            for each in slow:
+                each.sendall(b"\x16\x03\x01\x02\x00")
+            while door.connections < MANY:  # noqa: ASYNC110 - nothing tells when they have come
+                await asyncio.sleep(0.01)
+            while door.connections:  # noqa: ASYNC110 - nor when they have gone
+                await asyncio.sleep(0)
+
+            def ask(connection: socket.socket) -> bytes:
+                connection.settimeout(LONG_S)
+                connection.connect(("127.0.0.1", port))
+                with contexts["node"].wrap_socket(connection) as secured:
+                    secured.sendall(b"GET / HTTP/1.1\r\nHost: head\r\nConnection: close\r\n\r\n")
+                    return secured.recv(12)
+
+            answers = await asyncio.gather(*(asyncio.to_thread(ask, each) for each in late))
+            assert answers == [b"HTTP/1.1 200"] * MANY
+            for each in slow:
+                each.close()
+
+    asyncio.run(story())
