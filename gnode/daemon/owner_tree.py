@@ -24,7 +24,10 @@ import hashlib
 import json
 import os
 import stat
+import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Self
 
 BEGIN: Final = -1  # as in gsched.protocol.deliveries
@@ -38,6 +41,9 @@ _ESCAPED: Final = 6  # of a byte in JSON
 _TRIES: Final = 3
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_KEPT_NAMES: Final = 20_000
+_SETTLED_NS: Final = 2_000_000_000
+_known: dict[tuple[int, int], tuple[int, list[str]]] = {}  # names by directory, and its change
 
 
 def below_of(order: dict[str, Any]) -> str:
@@ -116,9 +122,8 @@ class _TreePiece:
             words = f"is more than {DEPTH_MAX} directories deep: stage an archive in instead"
             raise self._named(OSError(errno.ELOOP, words), prefix)
         first = os.fsencode(after[0]) if after else b""
-        for name in sorted(os.listdir(directory), key=os.fsencode):
-            if os.fsencode(name) < first:
-                continue
+        names = _names(directory)
+        for name in islice(names, bisect_left(names, first, key=os.fsencode), None):
             is_known = os.fsencode(name) == first
             self._take(directory, name, prefix + name, after[1:] if is_known else None, depth)
             if self.is_full:
@@ -207,6 +212,28 @@ class _TreePiece:
 
     def _put(self, header: dict[str, object], data: bytes = b"") -> None:
         self._entries.append(pack(header, data))
+
+
+def _names(directory: int) -> list[str]:
+    """Return the names in a directory, in the order of their bytes.
+
+    They are kept: a piece that begins within a large directory would list all of it again. Two
+    changes within a moment may leave the same time of change, so a directory that has changed just
+    now is listed again.
+    """
+    status = os.fstat(directory)
+    key = (status.st_dev, status.st_ino)
+    changed_ns, names = _known.get(key, (0, []))
+    if status.st_mtime_ns == changed_ns:
+        return names
+    begun_ns = time.time_ns()
+    names = sorted(os.listdir(directory), key=os.fsencode)
+    _known.pop(key, None)
+    if 0 < status.st_mtime_ns < begun_ns - _SETTLED_NS and len(names) <= _KEPT_NAMES:
+        if sum(len(each) for _, each in _known.values()) + len(names) > _KEPT_NAMES:
+            _known.clear()
+        _known[key] = (status.st_mtime_ns, names)
+    return names
 
 
 def entry_cost(name: str, size_bytes: int) -> int:

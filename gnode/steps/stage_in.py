@@ -132,7 +132,8 @@ class PieceSource:
         if next(pieces, cursor) != cursor:  # files have changed since they were listed
             self.close()
         if not self._requested:
-            self._ahead = ReadAhead(cursor, size)
+            if self._ahead.following() != cursor:
+                self._ahead = ReadAhead(cursor, size)
             self._request(cursor)
             if cursor == BEGINNING:
                 return  # it may be all

@@ -176,6 +176,21 @@ def test_a_large_file_has_as_many_pieces_on_their_way_as_may_be(tmp_path: Path) 
     assert not any(each.lists for each in host.wanted)
 
 
+def test_files_as_large_as_a_piece_are_listed_once(tmp_path: Path) -> None:
+    """What is listed while the second piece is on its way counts for the third."""
+    top = tmp_path / "from"
+    top.mkdir()
+    for number in range(4 * AHEAD):
+        (top / f"{number:02}").write_bytes(os.urandom(PIECE_BYTES))
+    host = Host(top)
+
+    asyncio.run(host.run(tmp_path / "s", tmp_path / "to"))
+
+    assert inside(tmp_path / "to") == inside(top)
+    assert sum(each.lists for each in host.wanted) == 1
+    assert host.at_once == AHEAD
+
+
 def test_files_that_change_after_they_were_listed_come_as_they_are(tmp_path: Path) -> None:
     top = tmp_path / "from"
     top.mkdir()
@@ -186,9 +201,11 @@ def test_files_that_change_after_they_were_listed_come_as_they_are(tmp_path: Pat
 
     asyncio.run(host.run(tmp_path / "s", tmp_path / "to", changes))
 
-    found = inside(tmp_path / "to")
-    assert found == {name: data for name, data in inside(top).items() if name in found}
+    found, now = inside(tmp_path / "to"), inside(top)
     assert len(found) == 30
+    assert found["29"] == now["29"], "it had not been requested yet"
+    for name, data in found.items():
+        assert data in (now[name], b"x" * (PIECE_BYTES // 2)), "whole, as it was or as it is"
     assert host.at_once > 1
 
 

@@ -3,6 +3,8 @@
 import base64
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,3 +225,39 @@ def test_the_limits_are_those_of_what_returns(tmp_path: Path) -> None:
         copy.take(entry(str(number), "link"), b"/tmp")
     with pytest.raises(StageError, match="has more than 10000 files"):
         copy.take(json.loads(json.dumps(entry("x"))), b"")
+
+
+def test_a_name_that_has_come_since_the_last_piece_is_seen(tmp_path: Path) -> None:
+    """Names of a directory are kept between pieces until it changes."""
+    top = tmp_path / "top"
+    top.mkdir()
+    for name in ("a", "c"):
+        (top / name).write_text(name)
+    old_s = time.time() - 60.0
+    os.utime(top, (old_s, old_s))
+
+    def names() -> list[object]:
+        read = unpack(piece(top, ("a", BEGIN), 1000))
+        return [header["name"] for header, _ in read if "name" in header]
+
+    def listings(expected: list[str]) -> int:
+        """Read it three times; return how often it was listed."""
+        count = 0
+
+        def look(_: object, event: str, called: object) -> None:
+            nonlocal count
+            count += event == "c_call" and called is os.listdir
+
+        sys.setprofile(look)
+        try:
+            found = [names() for _ in range(3)]
+        finally:
+            sys.setprofile(None)
+        assert found == [expected] * 3
+        return count
+
+    assert listings(["c"]) == 1
+    (top / "b").write_text("b")
+    assert listings(["b", "c"]) == 3, "it has changed just now"
+    os.utime(top, (old_s + 1.0, old_s + 1.0))
+    assert listings(["b", "c"]) == 1
