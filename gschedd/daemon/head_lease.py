@@ -38,6 +38,7 @@ class LeaseKeeper:
     Attributes:
         held: the lease; None: the store is this machine's alone.
         has_others: hosts know other heads, to which they can go.
+        listener: the socket of users, which has listened while this head stood by; None: none has.
         files: of both heads, beside the database; None: the store is this machine's alone.
         lost: why this head rules no longer; empty: it does.
         advice: what to do when it does not: to an operator.
@@ -50,10 +51,12 @@ class LeaseKeeper:
         files: SharedFiles | None = None,
         *,
         has_others: bool = False,
+        listener: socket.socket | None = None,
     ) -> None:
         self.held = held
         self.files = files
         self.has_others = has_others
+        self.listener = listener
         self.lost = ""
         self.advice = "keep only one of the two: see gschedd(8)"
         self._renewing = renewing
@@ -164,4 +167,7 @@ def wait_to_rule(config: Config, settings: Settings, chosen: Chosen) -> LeaseKee
         log.info("stopping: this head has not ruled")
         sys.exit(0)
     files = open_log(store, head).files(held.number)
-    return LeaseKeeper(held, open_log(store, head), files, has_others=len(head.addresses) > 1)
+    has_others = len(head.addresses) > 1
+    listener = standby.listener if os.path.exists(head.socket) else None
+    renewing = open_log(store, head)
+    return LeaseKeeper(held, renewing, files, has_others=has_others, listener=listener)

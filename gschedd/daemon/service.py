@@ -486,6 +486,7 @@ class Service:
             self._config.head.socket,
             operator_uids=lambda: self._head.settings.operators.uids,
             open_files=open_files,
+            listener=lease.listener,
         )
         if self._config.https.listen:
             self._web_address = await serve_programs(

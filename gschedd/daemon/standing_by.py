@@ -38,7 +38,7 @@ from gschedd.http.callers import Callers, UserNames
 from gschedd.http.door import Doors, Handler, watched
 from gschedd.http.https import serve_programs
 from gschedd.http.internals import LIVEZ
-from gschedd.http.listening import raise_open_files, serve_users
+from gschedd.http.listening import USERS_MODE, listen_on_path, raise_open_files, serve_users
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.ruling import StandbyCheck
@@ -179,6 +179,10 @@ class StandbyHead:
     """Serves users until this head rules: reads are answered, changes are refused.
 
     Programs that change something by HTTPS are sent to the head that rules.
+
+    Attributes:
+        listener: the socket of users, which listens on when this head rules: who comes while it
+            starts waits instead of being refused. None: there has been nothing to serve.
     """
 
     def __init__(
@@ -203,6 +207,7 @@ class StandbyHead:
             self._path, follower, settings=settings, chosen=chosen, clock=clock
         )
         self._bodies = Bodies()
+        self.listener: socket.socket | None = None
 
     async def run(self, pause: Callable[[], object]) -> HeadLease | None:
         """Return the lease when this head rules; None: it was ended.
@@ -272,12 +277,16 @@ class StandbyHead:
                 served = partial(
                     self._app, [OPENAPI, LIVEZ, *predictions.routes(), *queries.routes()]
                 )
+                path = self._config.head.socket
+                if self.listener is None:
+                    self.listener = listen_on_path(path, mode=USERS_MODE, key="socket")
                 await serve_users(
                     doors,
                     served(),
-                    self._config.head.socket,
+                    path,
                     operator_uids=lambda: state.head.settings.operators.uids,
                     open_files=open_files,
+                    listener=self.listener.dup(),
                 )
                 if self._config.https.listen:
                     await self._serve_programs(doors, served, callers.names)

@@ -124,13 +124,18 @@ async def serve_users(
     *,
     operator_uids: Callable[[], frozenset[int]],
     open_files: int,
+    listener: socket.socket | None = None,
 ) -> Door:
     """Let users in, on the commands' Unix socket.
+
+    Args:
+        listener: the socket, if it listens there already; connections that wait are kept.
 
     Raises:
         ConfigError: the socket cannot be made there.
     """
-    listener = listen_on_path(path, mode=USERS_MODE, key="socket")
+    if listener is None:
+        listener = listen_on_path(path, mode=USERS_MODE, key="socket")
     return await doors.serve(app, listener, UserSource(operator_uids), rules_for_users(open_files))
 
 

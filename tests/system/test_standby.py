@@ -2,8 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,41 @@ def test_a_command_with_both_addresses_finds_the_head_that_rules(
         assert jobs(second) == ["1", "2"]
     finally:
         first.head_process.send_signal(signal.SIGCONT)
+
+
+def test_a_read_that_comes_while_a_head_takes_over_waits_for_it(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """Its socket listens all the time, also between its life as a stand-by and its first answer."""
+    first, second = heads
+    first.start_head()
+    submit(first)
+    stand_by(first, second)
+    refused: list[str] = []
+    over = threading.Event()
+
+    def knock() -> None:
+        while not over.wait(0.002):
+            try:
+                with socket.socket(socket.AF_UNIX) as knocking:
+                    knocking.connect(str(second.socket))
+            except OSError as error:
+                refused.append(str(error))
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    try:
+        first.kill_head()
+        wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+        read = run_command("gstat", head=second.socket, cwd=second.jobs)
+        changed = submit(second)
+    finally:
+        over.set()
+        thread.join()
+
+    assert (read.status, read.stderr) == (0, ""), "the head that rules has answered"
+    assert changed == "2"
+    assert refused == []
 
 
 def test_nodes_and_login_hosts_go_to_the_head_that_rules(
