@@ -39,11 +39,13 @@ class Wire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._opening = threading.Lock()  # what is counted is among the open: `cut` ends it
         self._is_over = False
 
     def cut(self) -> None:
         """End all connections that are open; others may come."""
-        was_open, self._open = self._open, []
+        with self._opening:
+            was_open, self._open = self._open, []
         for each in was_open:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -63,9 +65,10 @@ class Wire:
         with contextlib.suppress(OSError):
             while not self._is_over:
                 caller, _ = self._listener.accept()
-                self.connections += 1
                 head = socket.create_connection(("127.0.0.1", self._head_port))
-                self._open += [caller, head]
+                with self._opening:
+                    self._open += [caller, head]
+                    self.connections += 1
                 threading.Thread(target=self._pump, args=(caller, head), daemon=True).start()
 
     def _pump(self, caller: socket.socket, head: socket.socket) -> None:
