@@ -5,9 +5,10 @@ each interpreter of it runs this first. Optimisers and DDP import ``torch._dynam
 compiler that is not there what it must not compile: half of the CPU time that a rank takes to its
 first step. ``torch.fx.experimental.symbolic_shapes`` brings a computer algebra system. What
 ``torch._meta_registrations`` and ``torch._decomp`` register is for tensors without content and for
-compilers: a third of the CPU time of ``import torch``. A script that compiles fails with this;
-ranks in forks of a process that has imported torch (`tests.support.forks`) have all of it, as have
-the frameworks and the script of the guide.
+compilers: a third of the CPU time of ``import torch``. `WITHOUT` are packages for networks that are
+exported, spread over ranks by dimensions, or debugged: a sixth of the CPU time to the first step of
+a rank. A script that compiles fails with this; ranks in forks of a process that has imported torch
+(`tests.support.forks`) have all of it, as have the frameworks and the script of the guide.
 """
 
 import gc
@@ -16,6 +17,15 @@ import types
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any
+
+#: Packages that are imported to be named only, by what trains: all below them is absent, too.
+WITHOUT = (
+    "torch.distributed.tensor",
+    "torch.export",
+    "torch._export",
+    "torch._higher_order_ops",
+    "torch.utils._debug_mode",
+)
 
 
 class _Absent(types.ModuleType):
@@ -73,7 +83,23 @@ class _WithoutOperators:
         torch._C._set_generator_metaclass(OpaqueBaseMeta)
 
 
-sys.meta_path.insert(0, _WithoutOperators)
+class _WithoutPackages:
+    """Finds a package of `WITHOUT`, and whatever is sought in it."""
+
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> ModuleSpec | None:
+        if not f"{name}.".startswith(tuple(f"{each}." for each in WITHOUT)):
+            return None
+        return ModuleSpec(name, cls(), is_package=True)  # type: ignore[arg-type]  # duck-typed
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+sys.meta_path[:0] = [_WithoutOperators, _WithoutPackages]
 
 # What is imported stays: a tenth of the time of an import is for collections that find nothing.
 gc.set_threshold(100_000, 50, 50)
