@@ -1,5 +1,7 @@
 """The node daemon's program: configuration, lock, signals; the rest is `gnode.daemon`."""
 
+import gsched.start  # isort: skip - before all that it speeds up
+
 import argparse
 import asyncio
 import errno
@@ -86,6 +88,7 @@ SYSTEMD_S = 5.0  # which answers within milliseconds
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the node daemon and exit with its status."""
+    gsched.start.imported()
     parser = argparse.ArgumentParser(
         prog="gnode",
         description="Node daemon of gsched: starts, monitors and ends jobs on this machine.",

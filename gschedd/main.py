@@ -1,5 +1,7 @@
 """The head daemon's program: arguments, logging, and the composition of the parts."""
 
+import gsched.start  # isort: skip - before all that it speeds up
+
 import asyncio
 import logging
 import sys
@@ -42,6 +44,7 @@ def main(config_path: str | None, log_level: str, log_format: str | None) -> Non
 
     Example: gschedd --config /etc/gsched/gsched.toml
     """
+    gsched.start.imported()
     survive_hangups()
     set_up(log_level, log_format=log_format or "text", path="", line=HEAD_LINE)
     sys.exit(run(config_path, log_level=log_level, log_format=log_format))

@@ -4,6 +4,8 @@ It reads the head's database and writes its own, so it can neither block nor har
 another one goes on where it was killed.
 """
 
+import gsched.start  # isort: skip - before all that it speeds up
+
 import asyncio
 import contextlib
 import logging
@@ -242,6 +244,7 @@ def _key(state_dir: str) -> bytes:
 
 def main() -> None:
     """Run the process."""
+    gsched.start.imported()
     try:
         asyncio.run(work(inside.begin(MonitorBegin), SystemClock()))
     except ConfigError as error:

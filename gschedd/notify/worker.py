@@ -6,6 +6,8 @@ when one differs from the last. It reads the head's database and writes its own,
 block nor harm the head, and another one goes on where it was killed.
 """
 
+import gsched.start  # isort: skip - before all that it speeds up
+
 import asyncio
 import contextlib
 import logging
@@ -254,6 +256,7 @@ def _report(ledger: Ledger, deliverer: Deliverer) -> NotifierReport:
 
 def main() -> None:
     """Run the process."""
+    gsched.start.imported()
     asyncio.run(work(begin_worker(NotifierBegin), SystemClock()))
 
 

@@ -4,6 +4,8 @@ It is started by `gschedd.planner.process` as ``python -m gschedd.planner.worker
 is its end of a socket pair. Whatever comes there was pickled by the head that has started it.
 """
 
+import gsched.start  # isort: skip - before all that it speeds up
+
 import contextlib
 import ctypes
 import os
@@ -39,6 +41,7 @@ _LAST_LINES: Final = 12  # of a traceback
 
 def main(descriptor: int) -> None:
     """Answer until the other end is closed."""
+    gsched.start.imported()
     channel = socket.socket(fileno=descriptor)
     begin = _receive(channel)
     if not isinstance(begin, Begin):

@@ -134,6 +134,7 @@ def main() -> None:
         if f"{name}.".startswith(forgotten):
             del sys.modules[name]
     gc.collect()
+    gc.enable()  # which the start of a daemon has turned off
     gc.freeze()  # a fork's collections leave the pages that all share alone
     assert len(os.listdir("/proc/self/task")) == 1, "only this thread would be in the forks"
     to_run = serve(socket.socket(fileno=int(channel)))
