@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import command_environment
+from tests.support.forks import WORKERS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 NAMES = {name: target.partition(":")[0] for name, target in SCRIPTS.items()}
+NAMES |= {name: name for name in WORKERS}
 #: Imports a program, and then one after the other what its modules import in functions.
 PROGRAM = """\
 import ast, importlib, sys

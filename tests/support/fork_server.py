@@ -5,19 +5,28 @@ one message of the socket CHANNEL: ``{"start": ...}`` with three standard stream
 process id; or ``{"end": pid}``, of a process that has ended, answered by its wait status and its
 seconds of CPU time. A module whose name ends with ``!`` is forgotten again, with all below it: a
 fork that runs it executes it once more, as ``python -m`` does, and finds in memory all that it
-imports. The environment must hold what the modules read at their import (``OMP_NUM_THREADS``).
+imports. A fork that starts one of the modules (``gsched up`` a daemon, the head a worker) gets a
+fork of itself (`Daemons`). The environment must hold what the modules read at their import
+(``OMP_NUM_THREADS``).
 """
 
+import atexit
+import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
+import logging
 import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
+import traceback
 from typing import Any
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
@@ -26,6 +35,12 @@ MESSAGE_BYTES = 120_000
 #: Makes room in the command line and in the environment of the server for those of a fork.
 PADDING = "-" * 4096
 PR_SET_PDEATHSIG = 1
+#: How often, and after how many seconds again, it is looked whether other threads compute.
+LOOKS, LOOK_S = 500, 0.002
+#: An interpreter's own, which the head changes.
+GC_THRESHOLDS, SWITCH_S = gc.get_threshold(), sys.getswitchinterval()
+#: What an interpreter begins with, whatever the process that starts it does with them.
+HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -49,6 +64,102 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         channel.send(json.dumps((answer, cpu_s)).encode())
 
 
+class Daemons(subprocess.Popen[Any]):
+    """Starts a daemon, or a worker of a daemon, as a fork of the fork that starts it.
+
+    With GSCHED_TEST_NO_FORKS it gets an interpreter of its own.
+    """
+
+    modules: frozenset[str] = frozenset()
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        command = list(args) if isinstance(args, list | tuple) else []
+        if module_of(command) not in self.modules or os.environ.get("GSCHED_TEST_NO_FORKS"):
+            super()._execute_child(args, *rest)  # type: ignore[misc]  # of the base, on all systems
+            return
+        given = (rest[9], rest[12], rest[14])
+        streams = [own if own >= 0 else number for number, own in enumerate(given)]
+        start = {
+            "command": command,
+            "environment": dict(os.environ if rest[5] is None else rest[5]),
+            "directory": str(rest[4] or os.getcwd()),
+            "new_session": rest[20],
+            "group": None,
+            "groups": None,
+            "user": None,
+            "namespaces": [],
+            "mounts": [],
+            "outlives": True,
+        }
+        _let_threads_rest()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_daemon(start, streams, {int(each) for each in rest[3]})
+        self._child_created = True
+        self._close_pipe_fds(*rest[9:15])  # type: ignore[attr-defined]  # as above
+
+
+def _let_threads_rest() -> None:
+    """Wait until no other thread computes: what it locks (in SQLite) would stay so in a fork."""
+    own = str(threading.get_native_id())
+    for _ in range(LOOKS):
+        if not any(_computes(task) for task in os.listdir("/proc/self/task") if task != own):
+            return
+        time.sleep(LOOK_S)
+
+
+def _computes(task: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{task}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "R"
+    except OSError:
+        return False
+
+
+def module_of(command: list[str]) -> str:
+    """Return the module that a command runs with this interpreter; empty: none."""
+    if command[:1] != [sys.executable]:
+        return ""
+    words = command[1:]
+    if words[:1] == ["-P"]:
+        del words[0]
+    return words[1] if len(words) > 1 and words[0] == "-m" else ""
+
+
+def _be_daemon(start: dict[str, Any], streams: list[int], passed: set[int]) -> None:
+    """Run a daemon in a fork of what starts it, set up as an interpreter, and end the process."""
+    gc.freeze()  # nothing of the other is thrown away: it would close this one's files
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_S)
+    logging.getLogger().handlers.clear()
+    atexit._clear()
+    signal.set_wakeup_fd(-1)
+    for number in HANDLED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    above = 1 + max(passed, default=2)
+    kept = [fcntl.fcntl(stream, fcntl.F_DUPFD, above) for stream in streams]
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in {0, 1, 2, *kept, *passed}:
+            with contextlib.suppress(OSError):  # that of the list
+                os.close(int(name))
+    sys.modules.pop(module_of(start["command"]), None)
+    code: object = 1
+    try:
+        become(start, kept)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001 - an interpreter prints it and ends
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 def become(start: dict[str, Any], streams: list[int]) -> None:
     """Run a program in this process, as the interpreter would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -63,10 +174,13 @@ def become(start: dict[str, Any], streams: list[int]) -> None:
     os.chdir(start["directory"])
     time.tzset()
     _show(start["command"], start["environment"])
-    _set_user(start["groups"], start["group"], start["user"])
+    outlives = start.get("outlives", False)
+    _set_user(start["groups"], start["group"], start["user"], outlives=outlives)
     if "gsched.failpoint" in sys.modules:
         sys.modules["gsched.failpoint"].arm(os.environ.get("GSCHED_FAIL", ""))
     _, *words = start["command"]
+    if words[0] == "-P":  # where it imports from is set already
+        del words[0]
     if words[0] == "-m":
         sys.argv = words[1:]
         sys.path[0] = os.getcwd()
@@ -95,8 +209,10 @@ def _enter(namespaces: list[str], mounts: list[tuple[str, str]]) -> None:
         call("mount", source.encode(), target.encode(), None, ctypes.c_ulong(MS_BIND), None)
 
 
-def _set_user(groups: list[int] | None, group: int | None, user: int | None) -> None:
-    """Take another identity; the process ends with its server, which a change of it undoes."""
+def _set_user(
+    groups: list[int] | None, group: int | None, user: int | None, *, outlives: bool
+) -> None:
+    """Take another identity, which undoes that the process ends with its server if it is to."""
     if groups is not None:
         os.setgroups(groups)
     if group is not None:
@@ -105,7 +221,7 @@ def _set_user(groups: list[int] | None, group: int | None, user: int | None) -> 
         os.setreuid(user, user)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_DUMPABLE, 1)  # else /proc would show it as root's
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_PDEATHSIG, 0 if outlives else signal.SIGKILL)
 
 
 def _show(command: list[str], environment: dict[str, str]) -> None:
@@ -139,6 +255,8 @@ def main() -> None:
     assert len(os.listdir("/proc/self/task")) == 1, "only this thread would be in the forks"
     to_run = serve(socket.socket(fileno=int(channel)))
     if to_run is not None:
+        Daemons.modules = frozenset(name.removesuffix("!") for name in names)
+        subprocess.Popen = Daemons  # type: ignore[misc]  # of this process alone
         become(*to_run)
 
 

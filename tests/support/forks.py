@@ -35,6 +35,8 @@ TORCH = (
     "torch.nn.parallel",
 )
 DAEMONS = ("gschedd.main", "gnode.main", "tests.support.odd_head")
+#: What the head starts: as forks of the head, which is one.
+WORKERS = ("gschedd.planner.worker", "gschedd.monitor.worker", "gschedd.notify.worker")
 COMMANDS = "gsched.cli.commands."
 #: Variables that an interpreter reads at its start: with other values than here, no fork.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
@@ -246,7 +248,8 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
 def _gsched_server() -> ForkServer:
     """Return the server of this process, which ends with it."""
     made = ForkServer(
-        sys.executable, [*(f"{name}!" for name in DAEMONS), *_cli(), f"{COMMANDS[:-1]}!"]
+        sys.executable,
+        [*(f"{name}!" for name in DAEMONS), *WORKERS, *_cli(), f"{COMMANDS[:-1]}!"],
     )
     atexit.register(made.close)
     return made

@@ -33,11 +33,13 @@ pytestmark = pytest.mark.timeout(180)
 class Site:
     """A directory, and the commands on it.
 
-    The head's configuration is there already, without the monitor, unless it is ``fresh``.
+    The head's configuration is there already, without the monitor, unless it is ``fresh``. Then
+    each daemon has an interpreter of its own, otherwise it is a fork.
     """
 
     def __init__(self, directory: Path, *, fresh: bool) -> None:
         self.layout = ClusterLayout(directory=directory)
+        self._env = {"GSCHED_TEST_NO_FORKS": "1"} if fresh else {}
         if not fresh:
             directory.mkdir()
             cluster.write_head(self.layout, Config(head=cluster.new_head(self.layout)))
@@ -48,7 +50,8 @@ class Site:
 
     def up(self, *arguments: str) -> Ran:
         """Run ``gsched up`` and expect it to succeed."""
-        ran = run_command("gsched", "up", "--dir", str(self.layout.directory), *arguments)
+        words = ("gsched", "up", "--dir", str(self.layout.directory), *arguments)
+        ran = run_command(*words, env=self._env)
         assert ran.status == 0, ran
         return ran
 
