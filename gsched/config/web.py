@@ -1,9 +1,12 @@
 """The table ``[web]`` of the configuration file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Struct
+
+#: The longest that a browser may stay logged in: a year.
+SESSION_HOURS_MAX: Final = 8760.0
 
 
 class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +32,7 @@ class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: str = "127.0.0.1:0"
     base_path: str = ""
     origin: str = ""
-    session_hours: Annotated[float, msgspec.Meta(ge=0.1, le=8760)] = 12.0
+    session_hours: Annotated[float, msgspec.Meta(ge=0.1, le=SESSION_HOURS_MAX)] = 12.0
     sample_period_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 15.0
     keep_sample_days: Annotated[float, msgspec.Meta(ge=0, le=36500)] = 31.0
     metrics_access: Literal["token", "everyone", "none"] = "token"

@@ -4,6 +4,7 @@ A session begins with a token that works once. The user gets it on the Unix sock
 kernel tells who that is; ``gsched web`` prints it as part of an address.
 """
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -21,6 +22,7 @@ from gsched.clock import Clock
 from gsched.errors import NotPermittedError
 from gsched.unix_address import peer_ids
 from gschedd.monitor.accounts import Account, KnownAccounts
+from gschedd.monitor.ended_sessions import EndedSessions
 
 COOKIE: Final = "gsched-session"
 #: A client of Slurm's REST API has its session there.
@@ -47,17 +49,36 @@ class Viewer(Struct, frozen=True, kw_only=True):
     session: str = ""
 
 
+class _Signed(Struct, frozen=True, kw_only=True):
+    """What a token or a session says; ``name`` tells it from others of its user.
+
+    Its text does not: the last character of a signature has bits that count for nothing.
+    """
+
+    uid: int
+    user: str
+    name: str
+    begun_s: float
+
+
 class Viewers:
     """Tells who looks.
 
     Args:
         key: secret of this installation: sessions last while it stays.
+        ended: sessions that are over before their time.
         session_s: how long one lasts, seconds.
         accounts: of this machine.
     """
 
     def __init__(
-        self, key: bytes, *, session_s: float, clock: Clock, accounts: KnownAccounts | None = None
+        self,
+        key: bytes,
+        ended: EndedSessions,
+        *,
+        session_s: float,
+        clock: Clock,
+        accounts: KnownAccounts | None = None,
     ) -> None:
         self._key = key
         self._accounts = accounts or KnownAccounts(clock)
@@ -67,7 +88,8 @@ class Viewers:
         self._session_s = session_s
         self._clock = clock
         self._used: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
+        self._ended = ended
+        self._writing = asyncio.Lock()
 
     async def of(self, request: web.Request) -> Viewer:
         """Return who sent a request.
@@ -77,12 +99,12 @@ class Viewers:
             TryAgainError: the name service does not answer.
         """
         session = request.cookies.get(COOKIE, "") or _session_in(request.headers)
-        user = self._user_of(self._sessions, session, self._session_s) if session else None
-        if user is not None and _digest(session) not in self._ended:
+        signed = _read(self._sessions, session, self._session_s) if session else None
+        if signed is not None and not self._ended.has(signed.uid, signed.name, signed.begun_s):
             acts = request.method != "GET"
-            account = await self._accounts.of(user[0], acts=acts)
+            account = await self._accounts.of(signed.uid, acts=acts)
             # the number may belong to another account by now
-            if account is not None and account.pw_name == user[1]:
+            if account is not None and account.pw_name == signed.user:
                 return _viewer(account, session)
         try:
             return await self.at_socket(request)
@@ -114,7 +136,7 @@ class Viewers:
         Raises:
             NotPermittedError: it is none, it is too old, or it was used before.
         """
-        return self._of_token(token)[1]
+        return self._of_token(token).user
 
     def begin_session(self, token: str) -> str:
         """Return a new session for a token, which is used up then.
@@ -122,19 +144,19 @@ class Viewers:
         Raises:
             NotPermittedError: as for `user_of_token`.
         """
-        user = self._of_token(token)
-        self._used[_digest(token)] = self._clock.monotonic_s()
-        return self._sessions.dumps([*user, secrets.token_urlsafe(9)])
+        signed = self._of_token(token)
+        self._used[signed.name] = self._clock.monotonic_s()
+        return self._sessions.dumps([signed.uid, signed.user, secrets.token_urlsafe(9)])
 
-    def _of_token(self, token: str) -> tuple[int, str]:
-        user = self._user_of(self._tokens, token, TOKEN_S)
+    def _of_token(self, token: str) -> _Signed:
+        signed = _read(self._tokens, token, TOKEN_S)
         now_s = self._clock.monotonic_s()
-        self._used = {text: at_s for text, at_s in self._used.items() if now_s - at_s < TOKEN_S}
-        if user is None or _digest(token) in self._used or len(self._used) >= TOKENS_MOST:
+        self._used = {name: at_s for name, at_s in self._used.items() if now_s - at_s < TOKEN_S}
+        if signed is None or signed.name in self._used or len(self._used) >= TOKENS_MOST:
             raise NotPermittedError(
                 "this address was used before, or is too old", hint="get another: gsched web"
             )
-        return user
+        return signed
 
     def slurm_token(self, viewer: Viewer) -> str:
         """Return a new session in the form of a JSON Web Token.
@@ -149,11 +171,22 @@ class Viewers:
             _base64(each) for each in (*map(msgspec.json.encode, parts), session.encode())
         )
 
-    def end_session(self, viewer: Viewer) -> None:
-        """Accept a session no more, also if somebody has copied it."""
-        now_s = self._clock.monotonic_s()
-        kept = {text: at_s for text, at_s in self._ended.items() if now_s - at_s < self._session_s}
-        self._ended = kept | {_digest(viewer.session): now_s}
+    async def end_session(self, viewer: Viewer) -> str:
+        """Accept a session no more, also if somebody has copied it.
+
+        Returns:
+            Why that is not on the disk, and so lost when the monitor ends; empty: it is.
+        """
+        signed = _read(self._sessions, viewer.session, self._session_s)
+        if signed is None:
+            return ""  # it is on the Unix socket, or over
+        async with self._writing:
+            content = self._ended.add(signed.uid, signed.name, signed.begun_s, self._clock.wall_s())
+            try:
+                await asyncio.to_thread(self._ended.write, content)
+            except OSError as error:
+                return str(error)
+        return ""
 
     def form_token(self, viewer: Viewer) -> str:
         """Return what a form that changes something must carry: it proves that we made the form."""
@@ -171,14 +204,14 @@ class Viewers:
                 "this form is not of your session", hint="load the page again, and try again"
             )
 
-    def _user_of(
-        self, serializer: URLSafeTimedSerializer, text: str, age_s: float
-    ) -> tuple[int, str] | None:
-        try:
-            uid, user, _ = serializer.loads(text, max_age=int(age_s))
-        except (BadSignature, ValueError):  # or too old, which is one of them
-            return None
-        return uid, user
+
+def _read(serializer: URLSafeTimedSerializer, text: str, age_s: float) -> _Signed | None:
+    """Return what a signed text says; None: it is none, or is too old."""
+    try:
+        (uid, user, name), begun = serializer.loads(text, max_age=int(age_s), return_timestamp=True)
+    except (BadSignature, ValueError):
+        return None
+    return _Signed(uid=uid, user=user, name=name, begun_s=begun.timestamp())
 
 
 def _session_in(headers: Mapping[str, str]) -> str:
@@ -207,10 +240,6 @@ def peer_of(request: web.Request) -> int:
     if peer is None or peer.family != socket.AF_UNIX:
         raise NotPermittedError("the kernel knows the user on the Unix socket only")
     return peer_ids(peer)[0]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _viewer(account: Account, session: str = "") -> Viewer:

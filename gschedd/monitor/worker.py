@@ -27,6 +27,7 @@ from gsched.protocol.stories import JobStories
 from gschedd.http.listening import web_port, web_port_path
 from gschedd.monitor.accounting import Accounting
 from gschedd.monitor.database import Database
+from gschedd.monitor.ended_sessions import DamagedListError, EndedSessions
 from gschedd.monitor.feed import Feed, ModelPart
 from gschedd.monitor.health import HealthRoutes
 from gschedd.monitor.history import UseHistory
@@ -56,6 +57,7 @@ FOLLOW_PERIOD_S: Final = 10.0
 FORECAST_PERIOD_S: Final = 300.0
 #: After an error of a database, as a full disk.
 PAUSE_S: Final = 5.0
+KEY_FILE: Final = "monitor.key"
 KEY_BYTES: Final = 32
 #: The parts of the read model, in the order in which they take events in.
 PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
@@ -103,6 +105,7 @@ async def _run(
     complaints: Complaints,
 ) -> None:
     config = begin.config
+    ended_sessions = _ended_sessions(begin.state_dir)
     key = _key(begin.state_dir)
     head = HeadLink(begin.head_socket)
     async with contextlib.AsyncExitStack() as opened:
@@ -113,7 +116,9 @@ async def _run(
             unfinished=UnfinishedJobs(begin.database),
             stories=Stories(begin.database, begin.server, head, clock),
             head=head,
-            viewers=Viewers(key, session_s=config.session_hours * 3600, clock=clock),
+            viewers=Viewers(
+                key, ended_sessions, session_s=config.session_hours * 3600, clock=clock
+            ),
             clock=clock,
             notify=begin.notify,
             state_dir=begin.state_dir,
@@ -230,9 +235,22 @@ async def _opened(
     return None
 
 
+def _ended_sessions(state_dir: str) -> EndedSessions:
+    """Return the sessions that are over; where nobody knows which these are, all are."""
+    path = os.path.join(state_dir, "monitor.ended")
+    try:
+        return EndedSessions(path)
+    except DamagedListError as error:
+        log.error("%s; all sessions of the page are over", error)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(state_dir, KEY_FILE))
+        os.unlink(path)
+        return EndedSessions(path)
+
+
 def _key(state_dir: str) -> bytes:
     """Return the secret of sessions, made at the first start."""
-    path = os.path.join(state_dir, "monitor.key")
+    path = os.path.join(state_dir, KEY_FILE)
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         key = file.read(KEY_BYTES + 1)
         if len(key) == KEY_BYTES:

@@ -1,11 +1,13 @@
-"""What tests of supervisors share, and those of real training jobs."""
+"""What tests of supervisors share, those of real training jobs, and those of the page."""
 
 import pytest
 
 from gnode.compiling import find_compiler
 from gnode.daemon import native_build
+from tests.support.cluster import Cluster, wait_until
 from tests.support.forks import ForkServer
 from tests.support.migration import undisturbed
+from tests.support.monitor import Browser, address, is_ready
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,20 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> str:
 def library(request: pytest.FixtureRequest) -> str:
     """Return the library of a launcher whose plain jobs it runs, and "" for one without it."""
     return str(request.getfixturevalue("native_library")) if request.param == "native" else ""
+
+
+@pytest.fixture
+def watched(cluster: Cluster) -> Cluster:
+    """Return a cluster with a head and its monitor."""
+    cluster.has_monitor = True
+    cluster.start_head()
+    wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
+    return cluster
+
+
+@pytest.fixture
+def browser(watched: Cluster) -> Browser:
+    """Return a browser that has logged in to the page."""
+    made = Browser(address(watched))
+    made.log_in()
+    return made

@@ -1,6 +1,7 @@
 """What all pages share: templates, headers, who may look, and refusals in words."""
 
 import hashlib
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ from gschedd.http.answers import refusal
 from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.viewers import COOKIE, Viewer
+
+log = logging.getLogger("gschedd.monitor")
 
 _PACKAGE: Final = "gschedd.monitor.page"
 _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -301,8 +304,10 @@ class Pages:
 
     async def _logout(self, _request: web.Request, viewer: Viewer, _: Form) -> web.StreamResponse:
         """``POST /logout``: ends the session."""
-        self._model.viewers.end_session(viewer)
-        response = self.page("goodbye.html", None, title="Logged out", here="")
+        unwritten = await self._model.viewers.end_session(viewer)
+        if unwritten:
+            log.error("a session has ended, which could not be written: %s", unwritten)
+        response = self.page("goodbye.html", None, title="Logged out", here="", unwritten=unwritten)
         response.del_cookie(COOKIE, path=self._base or "/")
         return response
 
