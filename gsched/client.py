@@ -584,9 +584,9 @@ class HeadClient:
 
         return self._get("/v1/recover", RecoverReply)
 
-    def health(self) -> api.Health:
+    def health(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> api.Health:
         """Return whether the head answers."""
-        return self._get("/v1/health", api.Health)
+        return self._get("/v1/health", api.Health, timeout_s=timeout_s)
 
     # --- one exchange ---
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gsched.ssh import SshHost
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
+QUIET_S = 5.0  # after so long the user hears that the head has not answered yet
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
 SILENCE_S = 5.0  # of one of several heads that reads, before it is looked for again
 HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
@@ -214,6 +215,9 @@ class Transport:
     Attributes:
         on_wait: called with ``patience_s`` once, if the head has not answered for
             CONNECT_PATIENCE_S; None: nobody waits for it.
+        on_silence: called once with how long there was no answer, and with the time limit, seconds,
+            where a request without a limit of its own waits; None: nobody waits for it.
+        quiet_s: after how long that is.
         on_warning: called with each warning about what an answer shows.
         has_sent: a request has gone, at least in part, so that the head may have acted on it.
     """
@@ -222,7 +226,9 @@ class Transport:
         self.address = address
         self.patience_s = patience_s
         self.on_wait: Callable[[float], None] | None = None
+        self.on_silence: Callable[[float, float], None] | None = None
         self.on_warning: Callable[[str], None] | None = None
+        self.quiet_s = QUIET_S
         self.has_sent = False
         self._heads = list(address.heads)
 
@@ -321,11 +327,14 @@ class Transport:
                 connection.sendall(_request_bytes(self.address, method, target, body))
             except (BrokenPipeError, ConnectionResetError):
                 return _ReplyReader(connection).answer()  # it was refused before all of it was sent
-            return _ReplyReader(connection).answer()
+            reader = _ReplyReader(connection)
+            if timeout_s == DEFAULT_TIMEOUT_S and self.on_silence is not None:
+                self._await_first(connection, reader)
+            return reader.answer()
         except TimeoutError as error:
             raise LostConnectionError(
                 f"the head at {self.address.text} has not answered for {timeout_s:g} s",
-                hint="it is busy or hangs: run `gsched doctor`",
+                hint="it is busy or hangs: run `gsched doctor` on its host",
             ) from error
         except (OSError, EOFError) as error:
             raise LostConnectionError(
@@ -335,6 +344,19 @@ class Transport:
             ) from error
         finally:
             connection.close()
+
+    def _await_first(self, connection: _socket.socket, reader: "_ReplyReader") -> None:
+        """Wait for the beginning of an answer; let the user know once that it takes long."""
+        connection.settimeout(self.quiet_s)
+        try:
+            reader.more()
+        except TimeoutError:
+            if self.on_silence is not None:
+                self.on_silence(self.quiet_s, DEFAULT_TIMEOUT_S)
+                self.on_silence = None
+            connection.settimeout(DEFAULT_TIMEOUT_S - self.quiet_s)
+            reader.more()
+        connection.settimeout(DEFAULT_TIMEOUT_S)
 
     def _connect_patiently(self, timeout_s: float) -> _socket.socket:
         clock = SystemClock()
@@ -493,7 +515,8 @@ class _ReplyReader:
             headers[name.strip().lower()] = value.strip()
         return int(rest[:3]), headers
 
-    def _more(self) -> None:
+    def more(self) -> None:
+        """Read what comes next."""
         data = self._connection.recv(_READ_BYTES)
         if not data:
             raise EOFError("it was closed")
@@ -504,7 +527,7 @@ class _ReplyReader:
         while (end := self._held.find(mark)) < 0:
             if len(self._held) > MAX_HEADER_BYTES:
                 raise InternalError("the header of the head's answer is too long")
-            self._more()
+            self.more()
         before = self._held[:end]
         del self._held[: end + len(mark)]
         return before

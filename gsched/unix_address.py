@@ -39,9 +39,27 @@ def peer_ids(connection: "socket.socket") -> tuple[int, int]:
     Raises:
         OSError: it is no Unix socket.
     """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    _, uid, gid = _UCRED.unpack(raw)
+    _, uid, gid = _peer(connection)
     return uid, gid
+
+
+def listener_pid(path: str) -> int:
+    """Return the process that listens at a path, also one that is stopped; 0: it is not seen here.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        with address_of(path) as address:
+            connection.connect(address)
+        return _peer(connection)[0]
+
+
+def _peer(connection: "socket.socket") -> tuple[int, int, int]:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    return pid, uid, gid
 
 
 def listen_at(path: str, *, mode: int) -> "socket.socket":

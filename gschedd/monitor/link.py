@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 20.0
 CONNECTIONS: Final = 8
+HINT: Final = "it is busy or hangs; gsched doctor on its host says more"
 
 
 class RefusedByHeadError(GschedError):
@@ -29,9 +30,14 @@ class RefusedByHeadError(GschedError):
 
 
 class HeadLink:
-    """Sends requests to the head, for the monitor itself or for somebody who looks at the page."""
+    """Sends requests to the head, for the monitor itself or for somebody who looks at the page.
+
+    Attributes:
+        silence: that the head does not answer, in words: then nothing is sent; empty: it does.
+    """
 
     def __init__(self, socket: str) -> None:
+        self.silence = ""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path=socket, limit=CONNECTIONS)
         )
@@ -45,21 +51,27 @@ class HeadLink:
             HeadUnreachableError: the head does not answer.
             RefusedByHeadError: it refuses the request.
         """
+        self._check_silence()
         data = await self._send("GET", path, viewer=viewer, query=query)
         return msgspec.json.decode(data, type=answer)
 
     async def text(self, path: str, *, timeout_s: float) -> str:
-        """Return the answer to a GET request as text; errors as in `get`."""
+        """Return the answer to a GET request as text, also of a silent head; errors as in `get`."""
         return (await self._send("GET", path, timeout_s=timeout_s)).decode()
 
     async def post(self, path: str, body: object, answer: type[T], *, viewer: Viewer) -> T:
         """Return the answer to a POST request; errors as in `get`."""
+        self._check_silence()
         data = await self._send("POST", path, viewer=viewer, body=msgspec.json.encode(body))
         return msgspec.json.decode(data, type=answer)
 
     async def samples(self) -> UseSamples:
         """Return samples of all nodes and running jobs; errors as in `get`."""
         return await self.get("/v1/samples", UseSamples)
+
+    def _check_silence(self) -> None:
+        if self.silence:
+            raise HeadUnreachableError(self.silence, hint=HINT)
 
     async def _send(
         self,
@@ -87,7 +99,7 @@ class HeadLink:
         except TimeoutError as error:
             raise HeadUnreachableError(
                 f"the head has not answered for {timeout_s:g} s",
-                hint="it is busy or hangs; gsched doctor on its host says more",
+                hint=HINT,
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise HeadUnreachableError(

@@ -12,6 +12,7 @@ from gsched.errors import NotPermittedError
 from gsched.protocol.samples import UseSamples
 from gschedd.monitor.database import Database
 from gschedd.monitor.link import HeadLink
+from gschedd.monitor.pulse import HeadPulse
 from gschedd.monitor.stories import Stories
 from gschedd.monitor.unfinished import UnfinishedJobs
 from gschedd.monitor.viewers import Viewer, Viewers
@@ -63,6 +64,7 @@ class ReadModel(Struct, kw_only=True):
         state_dir: of the head.
         operators: uids of operators, who may act on all jobs.
         private: other users see the jobs of others without names.
+        pulse: whether the head answers and works.
         samples: the last that the head gave; None: none yet.
         trouble: why it gave none at last; empty: it did.
         behind: events that are still to be read.
@@ -75,6 +77,7 @@ class ReadModel(Struct, kw_only=True):
     unfinished: UnfinishedJobs
     stories: Stories
     head: HeadLink
+    pulse: HeadPulse
     viewers: Viewers
     clock: Clock
     notify: NotifierSettings

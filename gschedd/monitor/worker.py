@@ -36,6 +36,8 @@ from gschedd.monitor.metrics.counts import MetricCounts, note_forecasts, without
 from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, MonitorReport, ReadModel
 from gschedd.monitor.page.routes import page_routes
+from gschedd.monitor.pulse import PERIOD_S as PULSE_PERIOD_S
+from gschedd.monitor.pulse import HeadPulse
 from gschedd.monitor.report_routes import ReportRoutes
 from gschedd.monitor.serve import listen
 from gschedd.monitor.slurm.routes import SlurmRoutes
@@ -116,6 +118,7 @@ async def _run(
             unfinished=UnfinishedJobs(begin.database),
             stories=Stories(begin.database, begin.server, head, clock),
             head=head,
+            pulse=HeadPulse(head, clock),
             viewers=Viewers(
                 key, ended_sessions, session_s=config.session_hours * 3600, clock=clock
             ),
@@ -130,6 +133,8 @@ async def _run(
         opened.callback(model.stories.close)
         opened.push_async_callback(model.head.close)
         address = await _listen(begin, model, opened)
+        watching = asyncio.create_task(_watch_head(model, ended))
+        opened.callback(watching.cancel)
         await asyncio.to_thread(feed.begin)
         await _feed(model, feed, address, ended, complaints)
 
@@ -185,6 +190,14 @@ async def _feed(
             inside.write_report(report)
             last = report
         await inside.pause(ended, PAUSE_S if trouble else 0.0 if more else PERIOD_S)
+
+
+async def _watch_head(model: ReadModel, ended: asyncio.Event) -> None:
+    """Let pages tell soon that the head does not answer, and that it does again."""
+    while not ended.is_set():
+        before = model.pulse.trouble
+        model.version += await model.pulse.look() != before
+        await inside.pause(ended, PULSE_PERIOD_S)
 
 
 async def _sample(model: ReadModel, feed: Feed) -> None:

@@ -22,6 +22,7 @@ from gsched.errors import (
 )
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.transport import (
+    DEFAULT_TIMEOUT_S,
     HeadAddress,
     LostConnectionError,
     Transport,
@@ -153,6 +154,49 @@ def test_silence_is_given_up(tmp_path: Path) -> None:
 
         with pytest.raises(LostConnectionError, match=r"has not answered for 0\.05 s"):
             at(tmp_path / "s").exchange("GET", "/", timeout_s=0.05)
+
+
+def test_silence_is_told_once_while_the_answer_is_awaited(tmp_path: Path) -> None:
+    """Not where a request has a limit of its own: a wait for a job is silent for long."""
+    told: list[tuple[float, float]] = []
+    with slow(tmp_path / "s"):
+        transport = at(tmp_path / "s")
+        transport.on_silence = lambda quiet_s, limit_s: told.append((quiet_s, limit_s))
+        transport.quiet_s = 0.05
+        waited = transport.exchange("GET", "/", timeout_s=59.0).body
+        assert told == []
+        answers = [transport.exchange("GET", "/").body for _ in range(2)]
+
+    assert told == [(0.05, DEFAULT_TIMEOUT_S)]
+    assert [waited, *answers] == [b"late"] * 3
+
+
+@contextmanager
+def slow(path: Path) -> Iterator[None]:
+    """Answer each request late, and in two parts."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    threading.Event().wait(0.3)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nla")
+                    threading.Event().wait(0.1)
+                    connection.sendall(b"te")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
 
 
 def test_a_missing_head_is_named_with_where_the_address_came_from(tmp_path: Path) -> None:

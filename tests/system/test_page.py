@@ -4,14 +4,12 @@ import asyncio
 import os
 import pwd
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import aiohttp
-import psutil
 import pytest
 from aiohttp import web
 from msgspec import structs
@@ -28,15 +26,6 @@ def submit(cluster: Cluster, count: int = 1, **options: object) -> list[int]:
     given = {"name": "train", "workdir": "/tmp", "script": "#!/bin/sh\nsleep 60\n"} | options
     reply = cluster.head.submit([new_job(**given) for _ in range(count)])  # type: ignore[arg-type] # any option
     return [result.id for result in reply.results]
-
-
-def let_hang(cluster: Cluster) -> None:
-    """Stop the head with SIGSTOP. Its threads end what they do on a processor first."""
-    head = cluster.head_process
-    head.send_signal(signal.SIGSTOP)
-    wait_until(
-        lambda: psutil.Process(head.pid).status() == psutil.STATUS_STOPPED, what="the stopped head"
-    )
 
 
 def test_the_queue_shows_the_reason_and_folds_equal_jobs(
@@ -74,52 +63,6 @@ def test_filters_are_values_and_never_sql(watched: Cluster, browser: Browser) ->
 
     assert "No jobs match" in browser.get(f"/?{odd}").text
     assert browser.get("/?number=999999999999999999").status == 200
-
-
-def test_without_the_head_its_database_still_shows_the_queue(
-    watched: Cluster, browser: Browser
-) -> None:
-    submit(watched, 2)
-    let_hang(watched)
-    try:
-        found = browser.get("/")
-        nodes, reservations = browser.get("/nodes"), browser.get("/reservations")
-    finally:
-        watched.head_process.send_signal(signal.SIGCONT)
-
-    assert found.status == 200
-    assert "train" in found.text
-    assert "The head does not answer; its database has no reasons of jobs." in found.text
-    assert re.search('data-label="CPUs"[^>]*>0<', found.text) is None  # the head alone knows them
-    assert nodes.status == reservations.status == 503
-    assert "The head does not answer." in nodes.text
-    assert "The head does not answer." in reservations.text
-    assert "TimeoutError" not in found.text + nodes.text
-
-
-def test_without_the_head_its_database_still_shows_a_job(
-    watched: Cluster, browser: Browser
-) -> None:
-    (waits,) = submit(watched, name="waits")
-    (held,) = submit(watched, name="held", holds=("user",))
-
-    def summary(text: str) -> str:  # the attributes below may have what the forecast said before
-        return text.partition("All attributes")[0]
-
-    reason = "no node has registered yet"
-    wait_until(
-        lambda: reason in summary(browser.get(f"/jobs/{waits}").text), what="the reason of the head"
-    )
-    let_hang(watched)
-    try:
-        pages = [browser.get(f"/jobs/{job}") for job in (waits, held)]
-    finally:
-        watched.head_process.send_signal(signal.SIGCONT)
-
-    assert [page.status for page in pages] == [200, 200]
-    assert reason not in summary(pages[0].text)
-    assert all("The head has not answered yet" in page.text for page in pages)
-    assert "grls -h u" in pages[1].text
 
 
 # --- gsched web ---

@@ -16,12 +16,16 @@ from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
+from gsched.process_state import state_of, state_words
 from gsched.protocol.api import API_VERSION, DiskRow, NotifyRow, StatusReply
 from gsched.protocol.node_rows import NodeRow
 from gsched.protocol.tasks import TaskOutcome, TaskRow
+from gsched.transport import LostConnectionError
+from gsched.unix_address import listener_pid
 from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
+ANSWER_S = 5.0  # a head that works answers within some hundred milliseconds
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
 FEW_NODES = 5  # named in one line
 #: Ways of notifications, in words.
@@ -47,9 +51,13 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
     if path and os.path.exists(path):
         yield check_socket(path)
     try:
+        head.health(timeout_s=ANSWER_S)
         status = head.status()
         sent_s = SystemClock().wall_s()
         nodes = head.nodes().nodes
+    except LostConnectionError as error:
+        yield _silent(error, path)
+        return
     except HeadUnreachableError as error:
         todo = "start it with `gschedd --config FILE` or `gsched up`, or set GSCHED_HEAD to another"
         yield fail("head", error.message, todo)
@@ -67,6 +75,20 @@ def check_head(address: str, *, patience_s: float = 1.0) -> Iterator[Finding]:
     yield from check_settings(nodes, status.config)
     with contextlib.suppress(GschedError):  # as above
         yield from check_hosts(head.hosts(names=True).hosts)
+
+
+def _silent(error: LostConnectionError, path: str) -> Finding:
+    """Say what a head does that has a request and does not answer it."""
+    restart = "see the head's log; if it stays so, restart gschedd: jobs keep running"
+    try:
+        pid = listener_pid(path) if path else 0
+    except OSError:  # it has ended meanwhile
+        pid = 0
+    if not pid:  # of another host, or of another namespace
+        return fail("head", error.message, f"run gsched doctor on its host, or {restart}")
+    resume = f"kill -CONT {pid} lets it continue; find out who has stopped it"
+    todo = resume if state_of(pid) == "T" else restart
+    return fail("head", f"{error.message}; {state_words(pid)}", todo)
 
 
 def check_file(row: ConfigRow, head: HeadClient) -> Iterator[Finding]:

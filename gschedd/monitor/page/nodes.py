@@ -17,6 +17,7 @@ from gsched.model.window import NodeWindow
 from gsched.protocol.node_rows import NodeList, NodeRow
 from gsched.protocol.samples import GpuUseSample, NodeUseSample
 from gschedd.monitor.history import NodePoint, node_points, period_s
+from gschedd.monitor.link import HINT
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.page.charts import Chart, chart
 from gschedd.monitor.page.queue import table_of
@@ -95,9 +96,8 @@ class NodePages:
                 return await asyncio.shield(self._reading)
         except (HeadUnreachableError, TimeoutError):
             if kept is None:
-                raise HeadUnreachableError(
-                    "the head does not answer", hint="is gschedd running? See its log"
-                ) from None
+                why = self._model.head.silence or "the head does not answer"
+                raise HeadUnreachableError(why, hint=HINT) from None
             words = f"the head does not answer; this list is {format_duration(age_s)} old"
             return structs.replace(kept, warning=words)
 

@@ -197,7 +197,7 @@ class Pages:
             form_token=token,
             zone=time.strftime("%Z"),
             now_s=self._model.clock.wall_s(),
-            trouble=self._model.trouble,
+            trouble=self._model.pulse.trouble or self._model.trouble,
             **values,
         )
         return web.Response(text=text, status=status, content_type="text/html")
