@@ -144,11 +144,12 @@ class OwnerFiles:
     def _turn(self, order: FileOrder) -> AbstractAsyncContextManager[object]:
         """Let pieces of one file be written in the order in which they came.
 
-        A batch that comes again, as its answer was lost, waits for the first one, too.
+        Batches below a tree, too: one that comes again, as its answer was lost, may have other
+        files together, and two processes at once would take each other's files away.
         """
         if not order.writes:
             return contextlib.nullcontext()
-        below = str(hash(order.data)).encode() if order.kind == "batch" else order.below
+        below = b"batch" if order.kind == "batch" else order.below
         name = (f"{order.path}/{order.name}", below, order.temporary)
         return self._of_file.setdefault(name, asyncio.Lock())
 

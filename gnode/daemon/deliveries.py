@@ -277,10 +277,10 @@ class Outboxes:
                 since_s, pause_s = now_s, PAUSE_FIRST_S
             stalled_s = now_s - since_s
             if gate is not None and (not fault.later or stalled_s >= GATE_S):
-                self._return(gate, self._words(box, fault))
+                self._return(gate, self._words(box, fault, is_over=not fault.later))
                 gate = None
             if not fault.later or stalled_s >= GIVE_UP_S:
-                log.warning("%s", self._words(box, fault))
+                log.warning("%s", self._words(box, fault, is_over=True))
                 await self._drop(box)
                 return
             left_s = GATE_S - stalled_s if gate is not None else pause_s
@@ -300,9 +300,10 @@ class Outboxes:
                 with suppress(DeliveryError):
                     await self._ask(box.piece(file, below, drops=True))
 
-    def _words(self, box: Outbox, fault: DeliveryError) -> str:
-        if fault.later:
-            return f"output waits on {self._node} in {box.path} to be delivered: {fault}"
+    def _words(self, box: Outbox, fault: DeliveryError, *, is_over: bool) -> str:
+        if not is_over:  # an outcome keeps these words
+            where = f"it was kept in {box.path} on {self._node}, to return as soon as it can"
+            return f"output had not returned when the job ended: {fault}; {where}"
         more = f", with {counted(fault.others, 'other file')}" if fault.others else ""
         return f"output was not delivered: {fault}; it is on {self._node} in {box.path}{more}"
 

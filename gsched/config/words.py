@@ -76,7 +76,7 @@ MetricsPlace = Annotated[
     form(
         r"\A(\Z|/|127\.0\.0\.1:[0-9]{1,5}\Z|\[::1\]:[0-9]{1,5}\Z)",
         ": invalid place {!r}",
-        'use an absolute path, or an address of this machine: "127.0.0.1:15081"',
+        'use an absolute path, or a loopback address: "127.0.0.1:15081"',
     ),
 ]
 CgroupPlace = Annotated[

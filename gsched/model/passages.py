@@ -14,6 +14,7 @@ class Passage(Struct, kw_only=True):
         size_bytes: of what has arrived.
         error: why the last piece has not.
         at_s: of that piece.
+        is_over: all that is staged in has been read.
     """
 
     attempt: int
@@ -23,6 +24,7 @@ class Passage(Struct, kw_only=True):
     size_bytes: int = 0
     error: str = ""
     at_s: float = 0.0
+    is_over: bool = False
 
     @property
     def words(self) -> str:

@@ -25,6 +25,9 @@ OUTBOX: Final = "outbox:"
 #: Begins the name of what is staged out: ``files/`` and its number in ``stage_out``.
 FILES: Final = "files"
 
+#: The last entry of a tree, as `gnode.daemon.owner_tree` packs it.
+TREE_END: Final = b'{"end": true, "count": 0}\n'
+
 #: A batch is a row of entries that are each there in full: see `gnode.daemon.owner_tree`.
 Kind = Literal["file", "directory", "link", "batch"]
 

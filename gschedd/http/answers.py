@@ -1,6 +1,7 @@
 """JSON answers and errors of the HTTP API."""
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,6 +19,7 @@ from gsched.errors import (
     forget_frames,
 )
 from gsched.logs import Complaints
+from gsched.model.limits import shown
 from gsched.protocol.api import ErrorBody, ErrorReply
 
 log = logging.getLogger("gschedd.http")
@@ -81,6 +83,21 @@ def _methods(request: web.Request) -> str:
     return ",".join(sorted({route.method for resource in named for route in resource}))
 
 
+def _check_query(request: web.Request) -> None:
+    """Check that no field of the query is stated twice: one of them would not count.
+
+    Raises:
+        InvalidRequestError: one is.
+    """
+    if request.query_string:
+        for name, count in Counter(each for each, _ in request.query.items()).items():
+            if count > 1:
+                raise InvalidRequestError(
+                    f"the query states {shown(name)} {count} times",
+                    hint="state it once; several ids with commas between",
+                )
+
+
 @web.middleware
 async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,6 +105,7 @@ async def errors(
     """Turn errors into answers; an unknown one is our fault: logged, told without details."""
     source = getattr(handler, "__qualname__", "a request")
     try:
+        _check_query(request)
         return await handler(request)
     except GschedError as error:
         return refusal(error)

@@ -43,6 +43,7 @@ from gsched.protocol.deliveries import (
     DELIVERY_BYTES,
     FILES,
     OUTBOX,
+    TREE_END,
     DeliverPiece,
     FileDone,
     FileOrder,
@@ -164,8 +165,17 @@ class Deliveries:
             words = f"{host or self._head.settings.server}: {done.error}"
             self._note(wanted, node, host, error=words)
             return StagedRead(request=number, error=words, later=done.errno in PASSING)
-        self._note(wanted, node, host, size_bytes=len(done.data))
+        if not wanted.lists:
+            is_over = done.data.endswith(TREE_END) and self._is_last(wanted)
+            self._note(wanted, node, host, size_bytes=len(done.data), is_over=is_over)
         return StagedRead(request=number, data=done.data)
+
+    def _is_last(self, wanted: StagedWanted) -> bool:
+        """Return whether nothing that passes the head is staged in after an item."""
+        job = self._head.state.jobs.get(wanted.job)
+        return job is not None and not any(
+            each.passes_head for each in job.spec.stage_in[wanted.item + 1 :]
+        )
 
     def _note(
         self,
@@ -175,6 +185,7 @@ class Deliveries:
         *,
         size_bytes: int = 0,
         error: str = "",
+        is_over: bool = False,
     ) -> None:
         """Note how far the files of an attempt are, for its user."""
         piece = Passage(
@@ -185,6 +196,7 @@ class Deliveries:
             size_bytes=size_bytes,
             error=error,
             at_s=self._clock.wall_s(),
+            is_over=is_over,
         )
         note_passage(self._head.state, message.job, piece)
 

@@ -317,7 +317,7 @@ def test_full_disks_are_named_or_waited_for(apart: Apart) -> None:
     )
 
     assert story.row.outcome is not None
-    assert "output waits on n1 in " in story.row.outcome.message
+    assert "output had not returned when the job ended: l1: " in story.row.outcome.message
     assert "No space left on device" in story.row.outcome.message
     wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")
     copies = apart.on("l1", apart.home / "copies")

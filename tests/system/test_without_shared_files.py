@@ -178,7 +178,7 @@ def test_output_waits_for_room_on_the_host_of_submission(apart: Apart) -> None:
     )
 
     assert story.row.outcome is not None
-    assert "output waits on n1 in " in story.row.outcome.message
+    assert "output had not returned when the job ended: l1: " in story.row.outcome.message
     assert "l1: " in story.row.outcome.message
     assert "No space left on device" in story.row.outcome.message
     assert peeked.stdout == f"{LINES}\n", peeked
@@ -196,7 +196,7 @@ def test_output_waits_for_a_host_of_submission_that_is_gone(apart: Apart) -> Non
     apart.start_host("l1", role="login")
 
     assert story.row.outcome is not None
-    assert "to be delivered: l1 is not connected" in story.row.outcome.message
+    assert "when the job ended: l1 is not connected; it was kept in" in story.row.outcome.message
     assert returned(apart, job, "late") == "here\n"
 
 

@@ -69,3 +69,20 @@ def test_a_full_disk_is_answered_and_not_logged(caplog: pytest.LogCaptureFixture
 
     assert asyncio.run(ask()) == 507
     assert not caplog.records
+
+
+def test_a_field_of_a_query_that_is_stated_twice_is_refused() -> None:
+    """One of the two would not count, and nobody would be told."""
+
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    async def status(query: str) -> tuple[int, str]:
+        response = await errors(make_mocked_request("GET", f"/v1/history?{query}"), handler)
+        assert isinstance(response, web.Response)
+        return response.status, response.text or ""
+
+    assert asyncio.run(status("since=1&until=2&x")) == (200, "")
+    refused, words = asyncio.run(status("since=&since=3"))
+    assert refused == 400
+    assert "the query states 'since' 2 times" in words

@@ -514,3 +514,11 @@ def test_t60_the_page_is_not_served_to_other_machines_in_clear_text(address: str
 )
 def test_the_page_is_served_on_any_address_of_this_machine_alone(address: str) -> None:
     assert parse_config(f'[web]\nlisten = "{address}"\n', where="f").web.listen == address
+
+
+@pytest.mark.parametrize("place", ["0.0.0.0:15081", "10.0.0.5:15081", "node.example.org:15081"])
+def test_metrics_of_a_node_leave_it_by_no_clear_text(place: str) -> None:
+    """T60."""
+    with pytest.raises(ConfigError, match=r"metrics_listen: invalid place") as refused:
+        parse_config(f'[node]\nmetrics_listen = "{place}"\n', where="f")
+    assert "a loopback address" in refused.value.hint

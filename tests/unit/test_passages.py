@@ -1,6 +1,8 @@
 """What is told of files that pass the head: how far they are, and what they wait for."""
 
+from gnode.daemon.owner_tree import pack
 from gsched.model.passages import Passage
+from gsched.protocol.deliveries import TREE_END
 from gschedd.core.nodes.passing import FAILED_S, FRESH_S, note_passage, passage_of
 from gschedd.core.views.jobs import JobViews
 from tests.support.world import World, node
@@ -36,8 +38,20 @@ def test_pieces_add_up_and_are_shown_as_the_reason() -> None:
     )
 
 
+def test_what_is_staged_in_is_not_shown_once_all_has_been_read() -> None:
+    """Pieces that were requested before the last one may be answered after it."""
+    world, job = started()
+
+    assert pack({"end": True}) == TREE_END
+    assert passed(world, job, 0, size_bytes=5) != ""
+    assert passed(world, job, 0, size_bytes=5, is_over=True) == ""
+    assert passed(world, job, 0, size_bytes=5) == ""
+    assert passed(world, job, 0, error="l1 is not connected") != ""
+    assert passed(world, job, 0, returns=True) != ""
+
+
 def test_what_is_over_is_not_shown() -> None:
-    """The last piece says nothing of its being the last."""
+    """Of what returns the last piece does not say that it is the last."""
     world, job = started()
 
     assert passed(world, job, FRESH_S + 1, size_bytes=5) == ""

@@ -24,6 +24,7 @@ def note_passage(state: State, job: int, piece: Passage) -> None:
         piece.returns,
     ):
         piece.size_bytes += known.size_bytes
+        piece.is_over |= known.is_over  # pieces that were requested before may come later
     piece.error = piece.error[:_ERROR_CHARACTERS]
     state.volatile.passages[job] = piece
 
@@ -32,5 +33,7 @@ def passage_of(job: Job, state: State, now_s: float) -> Passage | None:
     """Return what is on its way for a job now; None: nothing."""
     known = state.volatile.passages.get(job.id)
     if known is None or job.attempt is None or known.attempt != job.attempt.number:
+        return None
+    if known.is_over and not known.error:
         return None
     return known if now_s - known.at_s < (FAILED_S if known.error else FRESH_S) else None
