@@ -41,3 +41,15 @@ def test_each_daemon_does_so_before_its_other_imports(program: str) -> None:
 
     assert ast.unparse(imports[0]) == "import gsched.start"
     assert "gsched.start.imported()" in [ast.unparse(each) for each in main.body]
+
+
+def test_the_token_daemon_imports_nothing_of_runtimes() -> None:
+    """They look at GPUs and processes, and their libraries take half of its start."""
+    look = "import gnode.gpushare.tokend, sys; print(*sys.modules, sep='\\n')"
+    ran = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    found = set(ran.stdout.split())
+    assert "gnode.gpushare.wire" in found
+    assert not found & {"gnode.gpushare.runtimes", "gnode.hw.nvml", "psutil", "pynvml"}
