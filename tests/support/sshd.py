@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.cluster import wait_until
 from tests.support.commands import Ran
+from tests.support.ports import free_port
 from tests.support.processes import MARKER
 from tests.support.users import User, Users
 
@@ -44,13 +45,6 @@ MaxStartups 200
 MaxSessions 200
 Subsystem sftp internal-sftp
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback on which nobody listens now."""
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return int(chosen.getsockname()[1])
 
 
 class Sshd:

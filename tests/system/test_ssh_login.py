@@ -16,7 +16,8 @@ from gnode.supervisor import fence
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.sshd import Sshd, free_port, serving
+from tests.support.ports import free_port
+from tests.support.sshd import Sshd, serving
 from tests.support.users import User, Users, made_users
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
