@@ -30,6 +30,7 @@ from gschedd.plan.room import room, shortage, usable_gpus
 from gschedd.plan.snapshot import JobClass, Plan, Policy, RunningJob, Snapshot, Start
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import TrainingProfile, gpu_count
+from gschedd.plan.windows import barring, window_reason
 from gschedd.plan.words import Reason, explain
 
 #: So many times are tried for a start among other training jobs; a later one is not known.
@@ -243,7 +244,7 @@ class _Check:
             best = starts[0]
             if best is None or best.at_s > now_s:
                 best = min(filter(None, starts), key=lambda start: start.end_s, default=None)
-                reasons[job] = self._reason(profile, numbers[-1], best)
+                reasons[job] = self._reason(self._waiting[job], profile, numbers[-1], best)
                 verdicts[job] = _corrected(verdict, profile, best, reasons[job])
             if best is not None and verdicts[job].meets and profile.deadline_s is not None:
                 held = _Held(job=job, from_s=best.at_s, to_s=best.end_s, allocation=best.allocation)
@@ -288,9 +289,23 @@ class _Check:
         words = f"nodes have the CPUs and memory for only {format_gpus(gpus)} of it"
         return _corrected(verdict, profile, best, Reason(words, words))
 
-    def _reason(self, profile: TrainingProfile, request: Request, best: _Start | None) -> Reason:
+    def _reason(
+        self,
+        job_class: JobClass,
+        profile: TrainingProfile,
+        request: Request,
+        best: _Start | None,
+    ) -> Reason:
         """Return what a job waits for, and how long."""
-        lack = explain(request, self._free_at(self._snapshot.now_s))
+        windows, now_s, walltime_s = (
+            self._snapshot.windows,
+            self._snapshot.now_s,
+            job_class.walltime_s,
+        )
+        closed = [node for node in windows if barring(windows, node, now_s, walltime_s)]
+        if best is None and closed:
+            return window_reason(windows, closed, now_s, walltime_s)
+        lack = explain(request, self._free_at(now_s))
         if best is None:
             return lack
         words = f"{lack.short} until {moment(best.at_s)}"

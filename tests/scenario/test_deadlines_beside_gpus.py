@@ -167,3 +167,16 @@ def test_a_deadline_without_an_open_node_is_refused_with_this_reason() -> None:
     message = refused(site.insists(GPU, 1800.0))
 
     assert "1 node is drained, down or full" in message
+
+
+def test_maintenance_in_the_way_of_a_deadline_is_named() -> None:
+    """The node is open, but the job would still run when maintenance begins."""
+    site = Site(deadline.plan)
+    begins_s = site.now_s + 300
+    window = a.MaintainNode(from_s=begins_s, to_s=begins_s + 7200, reason="new switch")
+    site.do(c.ActOnNode(caller=ADMIN, node="a", action=window))
+
+    message = refused(site.insists(GPU, 1800.0))
+
+    assert "maintenance of a from " in message
+    assert "new switch; its walltime does not end before" in message
