@@ -24,6 +24,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.config.limits import ResourceLimits
 from gsched.config.preemption import PreemptionConfig, PreemptRule
 from gsched.config.shares import PriorityConfig, ProjectConfig, QosConfig
 from gsched.config.tables import Config
@@ -42,6 +43,7 @@ EXAMPLES: Final = """examples:
   scripts/reproduce/mixed --flood --load 0.6 --hours 16
   scripts/reproduce/mixed --flood --seeds 0-9 --max-loss 0.05
   scripts/reproduce/mixed --flood --seeds 0-1 --hours 8 --floors --why
+  scripts/reproduce/mixed --flood --flood-saves --load 0.6 --hours 16 --seeds 0-9 --settings
   scripts/reproduce/mixed --week --load 1.2 --check
 """
 HOUR_S: Final = 3600.0
@@ -54,6 +56,8 @@ FLOOD: Final = "flood"
 SHARES: Final = {"one": 1, "two": 2, "three": 3, "four": 4}
 #: Users state walltimes in multiples of this, seconds.
 ROUND_S: Final = 600.0
+#: GPUs that the QOS of the flood leaves to others with --settings.
+RESERVE: Final = 4
 #: Weights of the numbers of GPUs of a job.
 SIZES: Final = {1: 50, 2: 20, 4: 20, 8: 10}
 POLICIES: Final = {"balance": balance.plan, "fifo": fifo.plan}
@@ -76,6 +80,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     max_loss: float | None = None
     flood_saves: bool = False
     floors: bool = False
+    settings: bool = False
     why: bool = False
 
 
@@ -171,8 +176,16 @@ def _job(user: str, at_s: float, gpus: int, runs_s: float, qos: str = "") -> Tra
     )
 
 
-def sites(max_loss: float | None, *, floors: bool = False) -> dict[str, Config]:
-    """Return the configurations that are compared, and those that are floors."""
+def sites(
+    max_loss: float | None, *, floors: bool = False, settings: bool = False
+) -> dict[str, Config]:
+    """Return the configurations that are compared.
+
+    Args:
+        max_loss: of [preemption]; None: its default.
+        floors: with two that no site can have.
+        settings: with two by share that a site can: no minimum run, and a reserve.
+    """
     project = ProjectConfig(name="all", users=(*USERS, FLOOD))
     shares = Config(
         project=(project,),
@@ -189,6 +202,15 @@ def sites(max_loss: float | None, *, floors: bool = False) -> dict[str, Config]:
     for name, min_run_s in (("at once", 0.0), ("min run", 60.0)) if floors else ():
         config = PreemptionConfig(by=("qos",), min_run_s=min_run_s, again_s=0.0)
         found[name] = structs.replace(shares, preemption=config)
+    if settings:
+        by_share = found["by share"].preemption
+        found["no min run"] = structs.replace(
+            shares, preemption=structs.replace(by_share, min_run_s=0.0)
+        )
+        most = ResourceLimits(max_gpus=NODES * GPUS - RESERVE)
+        regular, scavenger = shares.qos
+        limited = (regular, structs.replace(scavenger, total=most))
+        found["reserve"] = structs.replace(found["by share"], qos=limited)
     return found
 
 
@@ -278,8 +300,8 @@ def gpu_time_of(jobs: Sequence[TraceJob], policy: str, site: Config) -> dict[str
 
 def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterator[str]:
     """Print a line for each seed and rule, and for all seeds; yield the aims that are missed."""
-    print("seed  rule       alone h  with flood h   change   lost  gave way  again min  longest h")
-    compared = sites(wanted.max_loss, floors=wanted.floors)
+    print("seed  rule        alone h  with flood h   change   lost  gave way  again min  longest h")
+    compared = sites(wanted.max_loss, floors=wanted.floors, settings=wanted.settings)
     alone = {name: Outcome() for name in compared}
     beside = {name: Outcome() for name in compared}
     for seed in seeds:
@@ -341,7 +363,7 @@ def _line(seed: str, name: str, alone: Outcome, both: Outcome) -> str:
     changed = "-" if change is None else f"{change:+.1%}"
     again = f"{both.again_s / 60:.1f}" if both.again_s < math.inf else "-"
     return (
-        f"{seed:4}  {name:9}  {mean(alone.waits_s) / HOUR_S:7.3f}  "
+        f"{seed:4}  {name:10}  {mean(alone.waits_s) / HOUR_S:7.3f}  "
         f"{mean(both.waits_s) / HOUR_S:12.3f}  {changed:>7}  {both.lost:5.2%}  "
         f"{both.preempted:8}  {again:>9}  {max(both.waits_s) / HOUR_S:9.2f}"
     )
@@ -392,6 +414,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--max-loss", type=positive_of, help="of [preemption]; default: its own")
     made.add_argument("--flood-saves", action="store_true", help="its jobs save their state")
     made.add_argument("--floors", action="store_true", help="also two rules that are floors")
+    made.add_argument(
+        "--settings",
+        action="store_true",
+        help="also by share without a minimum run, "
+        f"and with {RESERVE} GPUs that the flood's QOS may not use",
+    )
     made.add_argument("--why", action="store_true", help="why jobs wait; takes three times as long")
     made.add_argument("--check", action="store_true", help="end with 1 if an aim is missed")
     asked = made.parse_args(arguments)
@@ -404,6 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max_loss=asked.max_loss,
         flood_saves=asked.flood_saves,
         floors=asked.floors,
+        settings=asked.settings,
         why=asked.why,
     )
     if asked.week:
