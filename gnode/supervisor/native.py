@@ -211,54 +211,42 @@ def run(
     """
     made, library = _Loaded.made, _Loaded.library
     assert library is not None, "it is possible"
-    paths = _output(made, task)
+    paths = (task.stdout_path, task.stderr_path)
     made.place_fd = -1
-    info = {"stdout_path": paths[0], "stderr_path": paths[1], "away": False}
-    info |= {"pid": own[0], "start_ticks": own[1]}
-    made.info_start = json.dumps(info)[:-1].encode()
-    made.job, made.number = task.job, task.attempt
-    made.journal_fd, made.journal_bytes = journal.place()
-    made.cgroup = _bytes(task.cgroup) if task.cgroup else None
-    _set_cpus(made, task)
-    made.cwd = _bytes(task.cwd)
-    made.umask, made.open_files = task.umask, task.open_files
-    made.core_soft, made.core_hard = (limit & (1 << 64) - 1 for limit in around.core_limits)
-    made.set_core = around.core_limits[0] != 0
-    made.no_new_privileges = task.no_new_privileges
-    _set_moments(made, ending)
-    _set_points(made)
     try:
+        paths = _set_output(made, task, own)
         _set_program(made, task)
-        if task.files:
-            place, name = os.path.split(task.user_dir)
-            made.user_dir = _bytes(name)
-            made.place_fd = trust.open_directory(place)
-        made.files_count = len(task.files)
-        for slot, file in zip(made.files, task.files, strict=False):
-            content = _bytes(file.content)
-            slot.name, slot.mode = _name(file.name), file.mode
-            slot.content, slot.content_bytes = content, len(content)
+        _set_files(made, task)
+        _set_limits(made, task, around)
+        _set_moments(made, ending)
+        _set_points(made)
+        made.job, made.number = task.job, task.attempt
+        made.journal_fd, made.journal_bytes = journal.place()
+        return Course(library.gsv_run(made), made, paths)
     except (OSError, ValueError):  # Python's part finds it again, and says what it means
         return Course(UNTOUCHED, _NativeAttempt(user_dir_fd=-1), paths)
-    try:
-        return Course(library.gsv_run(made), made, paths)
     finally:
         if made.place_fd >= 0:
             os.close(made.place_fd)
+
+
+def _text(text: str) -> bytes:
+    """Return a text as C reads it.
+
+    Raises:
+        ValueError: C would read another one.
+    """
+    if "\0" in text:
+        raise ValueError(text)
+    return _bytes(text)
 
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _name(text: str) -> bytes:
-    if "/" in text:
-        raise ValueError(text)
-    return _bytes(text)
-
-
-def _output(made: _NativeAttempt, task: Task) -> tuple[str, str]:
-    """Set the paths of the output files, and return them."""
+def _set_output(made: _NativeAttempt, task: Task, own: tuple[int, int]) -> tuple[str, str]:
+    """Set the paths of the output files, and what the record of the start begins with."""
     out, err = (
         path + name if path.endswith("/") else path
         for path, name in (
@@ -270,10 +258,38 @@ def _output(made: _NativeAttempt, task: Task) -> tuple[str, str]:
         out = err
     elif task.join == "oe" or task.stderr_path == out:
         err = out
-    made.out_path = _bytes(out)
-    made.err_path = None if err == out else _bytes(err)
+    made.out_path = _text(out)
+    made.err_path = None if err == out else _text(err)
     made.append = task.append
+    info = {"stdout_path": out, "stderr_path": err, "away": False}
+    info |= {"pid": own[0], "start_ticks": own[1]}
+    made.info_start = json.dumps(info)[:-1].encode()
     return out, err
+
+
+def _set_files(made: _NativeAttempt, task: Task) -> None:
+    made.files_count = len(task.files)
+    if not task.files:
+        return
+    for slot, file in zip(made.files, task.files, strict=False):
+        if "/" in file.name:
+            raise ValueError(file.name)
+        content = _bytes(file.content)
+        slot.name, slot.mode = _text(file.name), file.mode
+        slot.content, slot.content_bytes = content, len(content)
+    place, name = os.path.split(task.user_dir)
+    made.user_dir = _text(name)
+    made.place_fd = trust.open_directory(place)
+
+
+def _set_limits(made: _NativeAttempt, task: Task, around: Surroundings) -> None:
+    made.cwd = _text(task.cwd)
+    made.umask, made.open_files = task.umask, task.open_files
+    made.core_soft, made.core_hard = (limit & (1 << 64) - 1 for limit in around.core_limits)
+    made.set_core = around.core_limits[0] != 0
+    made.no_new_privileges = task.no_new_privileges
+    made.cgroup = _text(task.cgroup) if task.cgroup else None
+    _set_cpus(made, task)
 
 
 def _set_program(made: _NativeAttempt, task: Task) -> None:

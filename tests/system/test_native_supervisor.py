@@ -108,6 +108,16 @@ def test_plain_jobs_only(start: Start, native_library: str) -> None:
     assert runs_natively(launcher, 8, files=many[:8])
 
 
+def test_a_text_that_c_would_cut_is_left_to_python(start: Start, native_library: str) -> None:
+    """A supervisor cannot start such a program, and no file has the cut path."""
+    launcher = start(native_library)
+
+    record = launcher.run(launcher.task(1, ["true"], stdout_path=f"{launcher.out}/cut\0off"))
+
+    assert record["kind"] != "exited"
+    assert list(launcher.out.iterdir()) == []
+
+
 def test_it_comes_and_goes_between_two_jobs(start: Start, native_library: str) -> None:
     launcher = start("")
     assert not runs_natively(launcher, 1)
