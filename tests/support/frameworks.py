@@ -14,6 +14,7 @@ from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
 TIMEOUT_S = 300.0
+IMPORTED = f"{ROOT}/tests/support/late_garbage:{ROOT}"
 #: Steps within which the training holds, so that it is asked there and not at its end.
 HOLDS = (6, 18)
 
@@ -40,7 +41,7 @@ class FrameworkRun:
             *(str(self.directory), *holds, *options),
             head=self.cluster.socket,
             cwd=self.directory,
-            env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": IMPORTED},
         )
         assert (said.status, said.stderr) == (0, ""), said
         self.number = said.stdout.split(".")[0]
