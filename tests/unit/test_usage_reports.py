@@ -8,6 +8,7 @@ from msgspec import structs
 
 from gsched.cli.show.columns import Column
 from gsched.cli.show.report_sections import aligned, csv_lines, text_of
+from gsched.cli.show.usage import csv_cell, csv_rows
 from gsched.errors import InvalidRequestError
 from gsched.protocol import actions as a
 from gsched.protocol.reports import PeriodReport
@@ -128,7 +129,13 @@ def test_the_report_of_a_day(watched: Watched) -> None:
     text = text_of(found)
     assert "4 jobs ended: 2 succeeded, 1 failed, 1 cancelled." in text
     assert "Left out: no run had a prediction, no job was migrated" in text
-    assert ["Failed attempts by cause", "user program", "Attempts", "1"] in list(csv_lines(found))
+    lines = list(csv_lines(found))
+    assert ["failures", "user program", "attempts", "1"] in lines
+    for row in found.users:  # whole, and not as they are shown
+        assert ["users", row.group, "cpu_hours", str(row.cpu_hours)] in lines
+    assert ["waits", "batch", "median_s", str(found.waits[-1].median_s)] in lines
+    assert ["offered", "", "cpu_s", str(found.offered.cpu_s)] in lines
+    assert {len(line) for line in lines} == {4}
 
 
 def test_the_report_says_what_preemption_has_cost(watched: Watched) -> None:
@@ -150,8 +157,7 @@ def test_the_report_says_what_preemption_has_cost(watched: Watched) -> None:
     assert (cost.attempts, cost.saved, cost.jobs, cost.users) == (1, 0, 1, 1)
     assert cost.gpu_hours == pytest.approx(2 * 60 / 3600, abs=1e-4)
     assert report(watched, user="nobody").preemptions is None
-    line = next(each for each in csv_lines(report(watched)) if "GPU-hours lost" in each)
-    assert line[0] == "Pre-emption"
+    assert ["preemptions", "", "gpu_hours", str(cost.gpu_hours)] in list(csv_lines(report(watched)))
     assert books.head.state.jobs[job].preempted_gpu_s == pytest.approx(120)
 
 
@@ -161,6 +167,21 @@ def test_a_report_of_nothing_says_so(watched: Watched) -> None:
     assert "0 jobs ended" in text
     assert "Nodes: 1, with 4 CPUs and 2 GPUs." in text
     assert "no attempt failed." in text
+
+
+def test_names_cannot_become_formulas(watched: Watched) -> None:
+    """In a spreadsheet that opens comma-separated values; numbers stay numbers."""
+    for name in ("=1+1", "+1", "-1", "@SUM(A1)", "plain"):
+        watched.run(name=name, account=name)
+    watched.read()
+    lines = csv_rows(usage_of(watched.store.db, whole_day(), "name"))
+    assert {line[0] for line in lines[1:]} >= {"'=1+1", "'+1", "'-1", "'@SUM(A1)", "plain"}
+    assert lines[0][-1] == "failed_jobs_by_cause"
+    accounts = {line[1] for line in csv_lines(report(watched)) if line[0] == "accounts"}
+    assert accounts >= {"'=1+1", "'-1", "plain"}
+    assert [csv_cell(value) for value in (-0.25, -1, 1e-05, None, "-", "\ta", "a=b", "")] == [
+        *("-0.25", "-1", "1e-05", "", "-", "'\ta", "a=b", ""),
+    ]
 
 
 def test_names_cannot_become_markup(watched: Watched) -> None:

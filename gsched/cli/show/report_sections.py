@@ -4,8 +4,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
+from gsched.cli.show.usage import csv_cell
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import counted
 from gsched.protocol.reports import PeriodReport, UsePart
@@ -306,11 +309,32 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def csv_lines(report: PeriodReport) -> Iterator[list[str]]:
-    """Yield lines of comma-separated values: section, line, column, value."""
+    """Yield lines of comma-separated values: section, line, column, value.
+
+    Sections and columns have the names of the JSON document, which end in the unit. The figure's
+    points are left out.
+    """
     yield ["section", "line", "column", "value"]
-    for section in sections_of(report):
-        for number, row in enumerate(section.rows, start=1):
-            name = str(number) if section.columns[0].right else row[0]
-            start = 0 if section.columns[0].right else 1
-            for column, value in zip(section.columns[start:], row[start:], strict=True):
-                yield [section.title, name, column.title, value]
+    for section in PeriodReport.__struct_fields__:
+        value = getattr(report, section)
+        if section == "busy" or value is None:
+            continue
+        if not isinstance(value, list | Struct):
+            yield ["report", "", section, csv_cell(value)]
+            continue
+        for row in value if isinstance(value, list) else [value]:
+            name, *columns = row.__struct_fields__
+            line = getattr(row, name)
+            if not isinstance(line, str):  # a section of one line
+                line, columns = "", [name, *columns]
+            for column in columns:
+                yield from _csv_values(section, csv_cell(line), column, getattr(row, column))
+
+
+def _csv_values(section: str, line: str, column: str, value: object) -> Iterator[list[str]]:
+    """Yield the line of a value, or those of the values in a table."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield [section, line, f"{column}.{key}", csv_cell(each)]
+    else:
+        yield [section, line, column, csv_cell(value)]

@@ -24,8 +24,10 @@ COLUMNS: Final = (
 )
 CSV_FIELDS: Final = (
     *("group", "jobs", "succeeded", "failed", "cancelled", "cpu_hours", "cpu_hours_used"),
-    *("gpu_hours", "cpu_efficiency", "wait_mean_s", "wall_s", "causes"),
+    *("gpu_hours", "cpu_efficiency", "wait_mean_s", "wall_s", "failed_jobs_by_cause"),
 )
+#: With these at its beginning a spreadsheet takes a text for a formula.
+FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def table_rows(rows: Iterable[UsageRow]) -> list[Sequence[str]]:
@@ -50,7 +52,19 @@ def csv_rows(rows: Iterable[UsageRow]) -> list[list[str]]:
     """Return the lines of a file of comma-separated values, titles first."""
     lines = [list(CSV_FIELDS)]
     for row in rows:
-        causes = ";".join(f"{cause}={count}" for cause, count in row.causes.items())
+        causes = "; ".join(f"{cause}: {count}" for cause, count in row.causes.items())
         values = [getattr(row, name) for name in CSV_FIELDS[:-1]]
-        lines.append(["" if value is None else str(value) for value in values] + [causes])
+        lines.append([*map(csv_cell, values), csv_cell(causes)])
     return lines
+
+
+def csv_cell(value: object) -> str:
+    """Return a value as it stands in comma-separated values: numbers whole, texts as texts.
+
+    A text that begins as a formula gets an apostrophe before it; a dash alone is none.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULAS):
+        return f"'{value}"
+    return str(value)
