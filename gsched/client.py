@@ -268,11 +268,14 @@ class HeadClient:
         unique = {story.row.id: story for story in found}  # 17 and 17.server are one job
         return JobStories(server=server, now_s=now_s, jobs=tuple(unique.values()), errors=errors)
 
-    def change_queues(self, changes: "Sequence[QueueChange]") -> api.ActionReply:
+    def change_queues(
+        self, changes: "Sequence[QueueChange]", *, dry_run: bool = False
+    ) -> api.ActionReply:
         """Change queues or scheduling: all changes, or none; raises what the head refuses."""
         from gsched.protocol.queues import QueueRequest  # late: few commands need it
 
-        return self._post("/v1/queues", QueueRequest(changes=tuple(changes)), api.ActionReply)
+        request = QueueRequest(changes=tuple(changes), dry_run=dry_run)
+        return self._post("/v1/queues", request, api.ActionReply)
 
     def limits(
         self, *, user: str = "", project: str = "", queue: str = "", qos: str = ""

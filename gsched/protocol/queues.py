@@ -1,7 +1,8 @@
 """Schema of changes of queues, projects, users and QOS, and of scheduling."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Struct
 
 from gsched.model.configuration import ObjectKind
@@ -22,6 +23,7 @@ class QueueChange(
         attribute: a key of the object's table, a limit such as ``total.max_gpus``, or
             ``scheduling``.
         value: of ``set``, ``add`` and ``remove``.
+        where: it is stated, for the message of a refusal: ``line 7``.
     """
 
     verb: Literal["set", "unset", "add", "remove", "create", "delete"]
@@ -29,6 +31,7 @@ class QueueChange(
     queue: str = ""
     attribute: str = ""
     value: QueueValue = 0.0
+    where: Annotated[str, msgspec.Meta(max_length=32)] = ""
 
 
 #: Attributes of objects, by kind and name.
@@ -36,9 +39,10 @@ Objects = dict[str, dict[str, dict[str, QueueValue]]]
 
 
 class QueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/queues``: all of the changes, or none."""
+    """``POST /v1/queues``: all of the changes, or none. With ``dry_run`` they are only checked."""
 
     changes: tuple[QueueChange, ...]
+    dry_run: bool = False
 
 
 class ObjectsReply(Struct, frozen=True, kw_only=True):

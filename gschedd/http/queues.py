@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -20,6 +20,7 @@ from gschedd.core.requests.queues import (
     in_force,
 )
 from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer
 from gschedd.http.audit import note_verb
@@ -97,9 +98,11 @@ class Queues:
                     check_coordinator(each, caller.user, head.settings)
             overrides = self._overrides
             for each in wanted.changes:
-                overrides = changed(overrides, each, configured=self._configured, state=head.state)
+                overrides = _changed_by(each, overrides, self._configured, head.state)
             settings = in_force(self._configured, overrides)
             _check_together(settings)
+            if wanted.dry_run:
+                return _answer(wanted.changes, "could be done")
             try:
                 await self._keep(overrides)
             except OSError as error:
@@ -112,14 +115,31 @@ class Queues:
             self._overrides = overrides
         for each in wanted.changes:
             log.info("%s by %s: %s", each.verb, caller.user, each)
-        return answer(
-            api.ActionReply(
-                results=tuple(
-                    api.ActionResult(id=each.queue or each.kind, text=f"{each.verb}: done")
-                    for each in wanted.changes
-                )
-            )
-        )
+        return _answer(wanted.changes, "done")
+
+
+def _answer(changes: Iterable[QueueChange], words: str) -> web.Response:
+    results = (
+        api.ActionResult(id=each.queue or each.kind, text=f"{each.verb}: {words}")
+        for each in changes
+    )
+    return answer(api.ActionReply(results=tuple(results)))
+
+
+def _changed_by(
+    change: QueueChange, overrides: Overrides, configured: Settings, state: State
+) -> Overrides:
+    """Return what operators have changed, with one change more.
+
+    Raises:
+        GschedError: it is refused; the message says where the change is stated.
+    """
+    try:
+        return changed(overrides, change, configured=configured, state=state)
+    except GschedError as error:
+        if not change.where:
+            raise
+        raise type(error)(f"{change.where}: {error.message}", hint=error.hint) from None
 
 
 def _check_together(settings: Settings) -> None:

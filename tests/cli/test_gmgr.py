@@ -227,3 +227,31 @@ def test_who_may_not_use_a_queue_is_refused_with_a_sentence(process_marker: str)
         assert "acl_group_enable = True" in listed
         run_here("qmgr", "-c", "set queue night acl_user_enable = False", head=cluster.socket)
         assert "allow_users" not in done(gmgr(cluster, "list", "night"))
+
+
+def test_a_refusal_names_the_line_and_nothing_was_done(head: Cluster) -> None:
+    """All that cannot be read is told at once; what the head refuses is one command."""
+    text = "create night\n# a comment\nset night priorty=1\n\nset night\nset night priority=2\n"
+    wrong = gmgr(head, text=text)
+    assert wrong.status == 2
+    assert "gmgr: line 3: unknown attribute 'priorty' of a queue (" in wrong.stderr
+    assert "line 5: set: no attribute named; no command was carried out" in wrong.stderr
+    refused = gmgr(head, text="create night\nset night priority=2\nset night priority=many\n")
+    assert refused.status != 0
+    assert "line 3: " in refused.stderr
+    assert "no command was carried out" in refused.stderr
+    second = gmgr(head, "-c", "set batch started=false", "-c", "set nowhere started=true")
+    assert "command 2: unknown queue" in second.stderr
+    single = gmgr(head, "set", "nowhere", "started=true")
+    assert "command" not in single.stderr
+    assert "line" not in single.stderr
+    assert "night" not in done(gmgr(head, "list"))
+    assert "started = false" not in done(gmgr(head, "list", "batch"))
+
+
+def test_a_dry_run_asks_the_head(head: Cluster) -> None:
+    assert done(gmgr(head, "-n", text="create night\nset night priority=2\n")) == ""
+    assert "night" not in done(gmgr(head, "list"))
+    refused = gmgr(head, "-n", text="create night\ncreate batch\ndelete other\n")
+    assert refused.status != 0
+    assert "line 3: unknown queue" in refused.stderr

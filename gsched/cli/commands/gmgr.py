@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
+from msgspec import structs
 
 from gsched.cli.common import (
     connected,
@@ -34,7 +35,13 @@ from gsched.client import HeadClient
 from gsched.config.errors import closest
 from gsched.config.objects import KINDS, attributes, path_of
 from gsched.config.tables import QUEUE_ATTRIBUTES
-from gsched.errors import InvalidRequestError, UnknownQueueError, UsageError
+from gsched.errors import (
+    GschedError,
+    HeadUnreachableError,
+    InvalidRequestError,
+    UnknownQueueError,
+    UsageError,
+)
 from gsched.model.configuration import ObjectKind
 from gsched.protocol.api import QueueRow, StatusReply
 from gsched.protocol.queues import QueueChange
@@ -55,6 +62,7 @@ Examples:
 _AllObjects = Mapping[str, Objects]
 _SHOWS = ("list", "print", "export")
 _CHANGES = ("create", "set", "unset", "delete")
+_NONE: Final = "; no command was carried out"
 
 
 @gsched_command("gmgr", epilog=EPILOG)
@@ -93,13 +101,54 @@ def gmgr(
     if shown and shown[0] in _SHOWS:
         named = () if shown == ("print", "server") else shown[1:]  # all that it serves, as in qmgr
         return _show(_Shown.of(named, status, objects), shown[0], as_json=as_json)
-    lines = commands or ([" ".join(words)] if words else _lines())
-    changes = [change for line in lines for change in _read(line, objects)]
-    if changes and not dry_run:
-        head.change_queues(changes)
+    unit, lines = ("command", commands) if commands else ("line", _lines())
+    if words or len(commands) == 1:
+        changes = [*_read(" ".join(words) or commands[0], objects)]
+    else:
+        changes = _read_all(unit, lines, objects)
+    if changes:
+        _change(head, changes, dry_run=dry_run)
     if as_json:
         print_json({"changes": changes, "dry_run": dry_run})
     return 0
+
+
+def _change(head: HeadClient, changes: Sequence[QueueChange], *, dry_run: bool) -> None:
+    """Have the head carry out all changes, or check them.
+
+    Raises:
+        GschedError: it refuses one of them, and so all of them.
+    """
+    try:
+        head.change_queues(changes, dry_run=dry_run)
+    except HeadUnreachableError:
+        raise
+    except GschedError as error:
+        if changes[0].where:
+            error.message += _NONE
+        raise
+
+
+def _read_all(unit: str, lines: Iterable[str], objects: _AllObjects) -> list[QueueChange]:
+    """Return the changes that all commands state; each that states none is told.
+
+    Raises:
+        UsageError: there are such.
+    """
+    changes: list[QueueChange] = []
+    wrong: list[tuple[str, UsageError]] = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{unit} {number}"
+        try:
+            changes += (structs.replace(each, where=where) for each in _read(line, objects))
+        except UsageError as error:
+            wrong.append((where, error))
+    for where, why in wrong[:-1]:
+        print_note(f"{where}: {why.message} ({why.hint})", command="gmgr")
+    if wrong:
+        where, why = wrong[-1]
+        raise UsageError(f"{where}: {why.message}{_NONE}", hint=why.hint)
+    return changes
 
 
 def _lines() -> Iterator[str]:
