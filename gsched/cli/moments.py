@@ -44,10 +44,11 @@ def parse_coming(text: str, *, now_s: float, option: str, begin_s: float | None 
         text: a weekday is the next one; ``+4h`` and a time without a date count from ``begin_s``.
         now_s: ``tomorrow``, which is a date, too, counts from there.
         option: who said it.
-        begin_s: of what ends then; None: it is now.
+        begin_s: of what ends then, as its user states it; None: it is now.
 
     Raises:
-        UsageError: it is no time.
+        UsageError: it is no time, or a time without a date that is not after a stated beginning:
+            the next day may be meant, or it is a slip.
     """
     word = text.strip()
     from_s = now_s if begin_s is None else begin_s
@@ -56,7 +57,12 @@ def parse_coming(text: str, *, now_s: float, option: str, begin_s: float | None 
             return from_s + parse_duration_s(word[1:])
         if _clock_of(word) is not None:
             today_s = _at(from_s, 0, word)
-            return today_s if today_s > from_s else _at(from_s, 1, word)
+            if today_s > from_s:
+                return today_s
+            next_s = _at(from_s, 1, word)
+            if begin_s is not None:
+                raise _before_begin(word, option, begin_s, next_s)
+            return next_s
         moment_s = _moment_s(word, now_s, is_coming=True)
     except BadResourceError:
         moment_s = None
@@ -67,6 +73,14 @@ def parse_coming(text: str, *, now_s: float, option: str, begin_s: float | None 
     raise UsageError(
         f"{option}: invalid time {text!r}",
         hint="write '2026-12-01 08:00', 08:00, 'tomorrow 08:00', 'monday 08:00', +2h or now",
+    )
+
+
+def _before_begin(word: str, option: str, begin_s: float, next_s: float) -> UsageError:
+    begin, day = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (begin_s, next_s))
+    return UsageError(
+        f"{option}: {word} is not after the beginning, {begin}",
+        hint=f"write {option} '{day}' if the next day is meant",
     )
 
 

@@ -2,6 +2,7 @@
 
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id
+from gsched.model.units import format_duration
 from gsched.model.wording import counted
 from gsched.protocol import actions as a
 from gsched.protocol import api
@@ -12,6 +13,7 @@ from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
 from gschedd.core.views.reasons import describe_place
 from gschedd.http.answers import error_body
+from gschedd.plan.moments import moment
 
 
 def action_result(
@@ -60,7 +62,7 @@ def node_words(state: State, node: str, action: a.AnyNodeAction, now_s: float) -
 
 
 def _maintenance(state: State, node: str, action: a.MaintainNode) -> str:
-    """Return the number of a maintenance, and which jobs may still run when it begins."""
+    """Return the number of a maintenance, when it is, and which jobs may still run then."""
     if action.cancel:
         return f"maintenance {action.cancel} cancelled"
     known = state.nodes.get(node)
@@ -70,6 +72,8 @@ def _maintenance(state: State, node: str, action: a.MaintainNode) -> str:
         if (window.from_s, window.to_s) == (action.from_s, action.to_s)
     ]
     text = f"maintenance {numbers[0]}" if numbers else action.done
+    length = format_duration(action.to_s - action.from_s)
+    text += f" from {moment(action.from_s)} to {moment(action.to_s)} ({length})"
     jobs = longer_jobs(state, node, action.from_s)
     if not jobs:
         return text

@@ -1,6 +1,7 @@
 """gdel, ghold, grls, gsig, grerun, galter, gnodes and ghist on a real head and node."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -277,7 +278,10 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
 def test_maintenance_is_ordered_listed_kept_over_a_restart_and_cancelled(desk: Desk) -> None:
     """A job that would not end before it waits, and says for what and until when."""
     ordered = desk.run("gnodes", "maintenance", "n1", "--from", "+1h", "--to", "+2h", "-m", "disks")
-    assert (ordered.status, ordered.stdout) == (0, "n1: maintenance 1\n"), ordered.stderr
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    told = rf"n1: maintenance 1 from {day} to {day} \(02:00:00\)\n"
+    assert ordered.status == 0, ordered.stderr
+    assert re.fullmatch(told, ordered.stdout), ordered.stdout
     long = desk.submit("true", resources=("walltime=3:00:00",))
     short = desk.submit("true", resources=("walltime=0:10:00",))
     desk.ended(short)

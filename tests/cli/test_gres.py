@@ -50,6 +50,7 @@ def test_a_dry_run_changes_nothing(two_nodes: Cluster) -> None:
     shown = create(two_nodes, "course", "--nodes", "1", "--users", ME, "--dry-run")
 
     assert "holds = 1 node: n1" in shown.stdout
+    assert "state = not changed: a dry run" in shown.stdout
     assert json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"] == []
 
 

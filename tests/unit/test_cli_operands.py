@@ -193,7 +193,6 @@ def test_options_of_coming_times_have_one_parser(text: str, moment_s: float) -> 
     [
         ("tomorrow 18:00", local(2026, 11, 22, 18)),
         ("18:00", local(2026, 11, 24, 18)),
-        ("07:00", local(2026, 11, 25, 7)),
         ("+90m", local(2026, 11, 24, 9, 30)),
         ("now", NOW_S),
     ],
@@ -203,6 +202,19 @@ def test_an_end_counts_from_its_beginning_and_days_from_now(text: str, moment_s:
     begin_s = local(2026, 11, 24, 8)
 
     assert parse_coming(text, now_s=NOW_S, option="--to", begin_s=begin_s) == moment_s
+
+
+@pytest.mark.parametrize("text", ["07:00", "08:00"])
+def test_an_end_before_a_stated_beginning_is_refused_with_the_next_day(text: str) -> None:
+    """The hint is read as that; without a stated beginning the next such time is meant."""
+    begin_s = local(2026, 11, 24, 8)
+    with pytest.raises(UsageError, match=f"--to: {text} is not after the beginning") as caught:
+        parse_coming(text, now_s=NOW_S, option="--to", begin_s=begin_s)
+    assert "2026-11-24 08:00" in caught.value.message
+    words = caught.value.hint.split("'")[1]
+    hour = int(text[:2])
+    assert parse_coming(words, now_s=NOW_S, option="--to") == local(2026, 11, 25, hour)
+    assert parse_coming(text, now_s=begin_s, option="--to") == local(2026, 11, 25, hour)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def _window(names: tuple[str, ...], reason: str, flags: Mapping[str, object]) ->
         nodes=names,
         reason=reason,
         from_s=from_s,
-        to_s=parse_coming(end, now_s=now_s, option="--to", begin_s=from_s),
+        to_s=parse_coming(end, now_s=now_s, option="--to", begin_s=from_s if start else None),
     )
 
 
@@ -417,7 +417,11 @@ def _act(head: HeadClient, action: AnyNodeAction, *, yes: bool, as_json: bool) -
         isinstance(action, DrainNode) and action.migrate
     )
     if migrates and not as_json:
-        results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
+        from gsched.cli.times import local_times  # late: few actions have words of their own
+
+        results = tuple(
+            structs.replace(each, text=f"{each.id}: {local_times(each.text)}") for each in results
+        )
     return report_results(results, as_json=as_json, show_text=migrates)
 
 

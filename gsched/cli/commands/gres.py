@@ -178,7 +178,7 @@ def _change(
         print_json({"now_s": now_s, "reservations": changed, "dry_run": dry_run})
         return 0
     for row in changed:
-        print_reservation(row, now_s=now_s)
+        print_reservation(row, now_s=now_s, dry_run=dry_run)
         for note in notes_of(row):
             print_note(local_times(note), command="gres")
     return 0
@@ -203,7 +203,7 @@ def _terms(flags: Mapping[str, object], now_s: float) -> ReservationTerms:
 def _times(flags: Mapping[str, object], now_s: float) -> dict[str, object]:
     start, end, duration = (str(flags[name]) for name in ("start", "end", "duration"))
     found: dict[str, object] = {}
-    from_s = now_s
+    from_s = None
     if start:
         from_s = parse_coming(start, now_s=now_s, option="--start")
         found["from_s"] = 0.0 if start == "now" else from_s

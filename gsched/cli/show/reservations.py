@@ -27,6 +27,7 @@ COLUMNS: Final = (
     Column("Reason", wraps=True, least=10, drop=4),
 )
 _MINUTE_S: Final = 60.0
+_DRY_RUN: Final = "not changed: a dry run"
 #: Jobs that a note names.
 _NAMED: Final = 5
 
@@ -76,8 +77,8 @@ def for_words(kept: Reservation) -> str:
     return "; ".join(f"{word} {','.join(names)}" for word, names in parts if names)
 
 
-def print_reservation(row: ReservationRow, *, now_s: float) -> None:
-    """Print everything about a reservation, and a blank line."""
+def print_reservation(row: ReservationRow, *, now_s: float, dry_run: bool = False) -> None:
+    """Print everything about a reservation, of a dry run as it would be, and a blank line."""
     kept = row.reservation
     requested = (
         ",".join(kept.node_names)
@@ -86,7 +87,7 @@ def print_reservation(row: ReservationRow, *, now_s: float) -> None:
     )
     release = kept.release_unused_s / _MINUTE_S
     fields = (
-        ("state", state_word(kept, now_s)),
+        ("state", _DRY_RUN if dry_run else state_word(kept, now_s)),
         ("start", format_time(kept.from_s)),
         ("end", format_time(kept.to_s)),
         ("duration", format_duration(kept.to_s - kept.from_s)),
