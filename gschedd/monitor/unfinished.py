@@ -16,7 +16,8 @@ from gschedd.store.seals import text_of
 
 T = TypeVar("T")
 
-#: ``inside``: an element of an unfinished array, which stands in lists for its elements.
+#: ``inside``: 1: an element of an unfinished array, which stands in lists for its elements; 2: an
+#: array of which elements run, which stand for it in lists of what runs. Its state is that it runs.
 _SCHEMA: Final = """
     CREATE TABLE unfinished (
         id INTEGER PRIMARY KEY, inside INTEGER NOT NULL, name TEXT NOT NULL, user TEXT NOT NULL,
@@ -62,13 +63,21 @@ _CHANGED_ARRAYS: Final = f"""
     INSERT OR IGNORE INTO changed
     SELECT (id - {ELEMENT_BASE}) / {INDICES} FROM changed WHERE id >= {ELEMENT_BASE}"""  # noqa: S608 # numbers
 _REMOVE: Final = "DELETE FROM unfinished WHERE id IN (SELECT id FROM changed)"
+#: Elements of the array run.
+_RUNS: Final = f"""(jobs.id < {ELEMENT_BASE} AND jobs.state = 'queued' AND EXISTS (
+    SELECT 1 FROM head.jobs AS elements INDEXED BY live_jobs
+    WHERE elements.id BETWEEN {ELEMENT_BASE} + {INDICES} * jobs.id
+        AND {ELEMENT_BASE} + {INDICES} * jobs.id + {INDICES - 1} AND elements.state <> 'done'
+        AND elements.state IN ('running', 'migrating', 'exiting')))"""  # noqa: S608 # numbers
 #: Most jobs have no deadline; a record that is damaged has none here.
 _READ: Final = f"""
     INSERT INTO unfinished
     SELECT jobs.id,
-        jobs.id >= {ELEMENT_BASE} AND EXISTS (SELECT 1 FROM head.jobs AS arrays
-            WHERE arrays.id = (jobs.id - {ELEMENT_BASE}) / {INDICES} AND arrays.state <> 'done'),
-        jobs.name, jobs.user, jobs.queue, jobs.state, jobs.submitted_s, jobs.started_s,
+        CASE WHEN {_RUNS} THEN 2 ELSE
+            jobs.id >= {ELEMENT_BASE} AND EXISTS (SELECT 1 FROM head.jobs AS arrays WHERE
+                arrays.id = (jobs.id - {ELEMENT_BASE}) / {INDICES} AND arrays.state <> 'done') END,
+        jobs.name, jobs.user, jobs.queue, CASE WHEN {_RUNS} THEN 'running' ELSE jobs.state END,
+        jobs.submitted_s, jobs.started_s,
         CASE WHEN instr(specs.spec, CAST('"deadline_s":0.0' AS BLOB)) THEN NULL
             WHEN json_valid(CAST(specs.spec AS TEXT))
             THEN json_extract(CAST(specs.spec AS TEXT), '$.deadline_s') END

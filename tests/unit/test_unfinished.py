@@ -2,15 +2,18 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gsched.model.arrays import read_spans
-from gsched.model.ids import ELEMENT_BASE, INDICES, element_number
+from gsched.model.ids import ELEMENT_BASE, INDICES, array_of, element_number
 from gsched.protocol import actions as a
+from gsched.protocol.job_rows import JobRow
 from gschedd.core.requests import commands as c
+from gschedd.monitor.page.shown import JobFilter, choose
 from gschedd.monitor.unfinished import UnfinishedJobs
 from tests.support.books import Books
 from tests.support.world import ALICE
@@ -39,15 +42,27 @@ class Follower:
 
         return asyncio.run(read())
 
+    def choose(self, wanted: JobFilter) -> tuple[list[JobRow], dict[str, int]]:
+        """Return a list of the page, and how many lines each list has."""
+
+        async def read() -> tuple[list[JobRow], dict[str, int]]:
+            return await self.index.read(lambda db: choose(db, wanted))
+
+        return asyncio.run(read())
+
     def check(self) -> Rows:
         """Check that the index equals the head's table; return its rows."""
         with sqlite3.connect(f"file:{self.books.store.path}?mode=ro", uri=True) as db:
             where = "FROM jobs WHERE state <> 'done'"
-            expected = db.execute(f"SELECT {_COLUMNS}, {_INSIDE} {where} ORDER BY id").fetchall()
-            counts = db.execute(
-                f"SELECT {_INSIDE}, user, queue, state, count(*) {where} GROUP BY 1, 2, 3, 4"
-            ).fetchall()
+            found = db.execute(f"SELECT {_COLUMNS}, {_INSIDE} {where} ORDER BY id").fetchall()
         db.close()
+        running = {array_of(row[0]) for row in found if row[4] == "running"}
+        expected = [
+            (*row[:4], "running", *row[5:7], 2) if row[0] in running and row[4] == "queued" else row
+            for row in found
+        ]
+        kinds = Counter((row[7], row[2], row[3], row[4]) for row in expected)
+        counts = sorted((*kind, count) for kind, count in kinds.items())
         rows = self.read(f"SELECT {_COLUMNS}, inside FROM unfinished ORDER BY id")
         assert rows == expected
         assert self.read("SELECT * FROM counts WHERE jobs <> 0 ORDER BY 1, 2, 3, 4") == counts
@@ -92,6 +107,19 @@ def test_elements_are_in_their_array_until_it_is_over(follower: Follower) -> Non
     books.schedule()
     rows = follower.check()
     assert {row[-1] for row in rows if row[0] != array} == {1}
+    assert rows[0][-1] == 2
+    waiting = books.submit()
+    for state, numbers in (
+        ("", [array, waiting]),
+        ("waiting", [waiting]),
+        ("held", []),
+        ("running", [element_number(array, index) for index in range(4)]),
+    ):
+        listed, counts = follower.choose(JobFilter(state=state))
+        assert [row.id for row in listed] == numbers
+        assert counts == {"": 2, "waiting": 1, "held": 0, "running": 4}
+        assert counts == follower.choose(JobFilter(state=state, name="*"))[1]
+        assert {row.state for row in listed if row.id == array} <= {"running"}
     books.exit(element_number(array, 0))
     books.schedule()
     follower.check()

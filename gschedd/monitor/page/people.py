@@ -78,7 +78,9 @@ class PeoplePages:
             accounts = []  # small ones tell of their users
         users = defaultdict(lambda: UserLine(name=""), {each.name: copy(each) for each in used})
         counts = await self._model.unfinished.read(
-            lambda db: db.execute("SELECT user, state, jobs FROM counts WHERE jobs").fetchall()
+            lambda db: db.execute(  # of arrays that run, their elements
+                "SELECT user, state, jobs FROM counts WHERE jobs AND inside <> 2"
+            ).fetchall()
         )
         for name, state, count in counts:
             line = users[name]

@@ -108,7 +108,7 @@ class QueuePage:
         """``GET /``."""
         wanted = filter_of(request, viewer)
         reply, counts = await self._shown.list(wanted, viewer)
-        total = sum(n for name, n in counts.items() if _is_in(name, wanted.state))
+        total = counts[wanted.state]
         return self._site.page(
             "queue.html",
             viewer,
@@ -117,10 +117,7 @@ class QueuePage:
             wanted=wanted,
             given={**structs.asdict(wanted), "number": ""},
             mine=wanted.user == viewer.user,
-            states=[
-                (key, words, sum(n for name, n in counts.items() if _is_in(name, key)))
-                for key, (words, _) in STATES.items()
-            ],
+            states=[(key, words, counts[key]) for key, (words, _) in STATES.items()],
             table=table_of(reply),
             warning=reply.warning,
             total=total,
@@ -128,11 +125,6 @@ class QueuePage:
             last=PAGE_ROWS * (wanted.number - 1) + len(reply.jobs),
             page_count=-(-total // PAGE_ROWS),
         )
-
-
-def _is_in(name: str, state: str) -> bool:
-    states = STATES[state][1]
-    return not states or name in states
 
 
 def filter_of(request: web.Request, viewer: Viewer) -> JobFilter:

@@ -42,6 +42,8 @@ STATES: Final = {
     "held": ("held", ("held",)),
     "running": ("running", _RUNNING),
 }
+#: ``inside`` of what stands in other lines of a list, and of one of what runs.
+_LEFT_OUT: Final = {False: 1, True: 2}
 #: Columns by which lists are sorted: of the head's table of jobs.
 SORTS: Final = ("id", "name", "user", "queue", "state", "started_s")
 
@@ -89,7 +91,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
         index that has the order of the list is better.
         Elements of an unfinished array are in the list where they run; else the array is.
         """
-        terms = ["1"] if self.state == "running" else ["+inside = 0"]
+        terms = [f"+inside <> {_LEFT_OUT[self.state == 'running']}"]
         values: list[str] = []
         for column, value, operator in (
             ("user", self.user, "="),
@@ -132,7 +134,7 @@ class ShownJobs:
         only = self._model.only(viewer)
         if only:
             wanted = _private(wanted, only)
-        known, counts = await self._model.unfinished.read(lambda db: _choose(db, wanted))
+        known, counts = await self._model.unfinished.read(lambda db: choose(db, wanted))
         numbers = [row.id for row in known]
         own = [row for row in known if not only or row.user == only]
         return await self.rows(numbers, viewer, known=own), counts
@@ -150,7 +152,10 @@ class ShownJobs:
         model = self._model
         now_s = model.clock.monotonic_s()
         kept = ((number, self._rows.get(number, (-FRESH_S,))[0]) for number in numbers)
-        old = tuple(number for number, kept_s in kept if now_s - kept_s >= FRESH_S)
+        changed = {row.id for row in known if not self._has_state(row)}
+        old = tuple(
+            number for number, kept_s in kept if now_s - kept_s >= FRESH_S or number in changed
+        )
         try:
             if old:
                 await self._refresh(old, viewer, {row.id: row.state for row in known})
@@ -203,11 +208,16 @@ class ShownJobs:
                 return
         await asyncio.shield(reading)
 
+    def _has_state(self, known: JobRow) -> bool:
+        """Return whether the row that is kept of a job, if there is one, has its present state."""
+        _, row = self._rows.get(known.id, (0.0, known))
+        return row.state == known.state
+
     def _will_do(self, number: int, state: str | None) -> bool:
         kept_s, row = self._rows.get(number, (0.0, None))
         if row is None or self._model.clock.monotonic_s() - kept_s > KEPT_S:
             return False
-        return row.array is not None or row.state == state
+        return row.state == state
 
     async def _read_rows(self, numbers: Sequence[int], viewer: Viewer) -> None:
         """Read rows from the head; one that has just not answered is left alone for a while.
@@ -282,12 +292,10 @@ def _ids(numbers: Sequence[int]) -> str:
     return ",".join(map(short_job_id, numbers))
 
 
-def _choose(db: sqlite3.Connection, wanted: JobFilter) -> tuple[list[JobRow], dict[str, int]]:
+def choose(db: sqlite3.Connection, wanted: JobFilter) -> tuple[list[JobRow], dict[str, int]]:
     """Return the jobs of a page, with what the database has of them, and all by state."""
+    counts = _count(db, wanted)
     where, values = wanted.query()
-    # names are not counted as they come
-    counted = "count(*) FROM unfinished" if wanted.name else "sum(jobs) FROM counts"
-    counts = dict(db.execute(f"SELECT state, {counted} WHERE {where} GROUP BY +state", values))
     states = STATES[wanted.state][1]
     if states:
         plus = "+" if wanted.state == "waiting" else ""
@@ -300,9 +308,24 @@ def _choose(db: sqlite3.Connection, wanted: JobFilter) -> tuple[list[JobRow], di
         f"WHERE {where} ORDER BY {column}{order}, id{order} LIMIT ? OFFSET ?",
         (*values, PAGE_ROWS, PAGE_ROWS * (wanted.number - 1)),
     )
-    return [_recorded(row) for row in found], {
-        state: jobs for state, jobs in counts.items() if jobs
+    return [_recorded(row) for row in found], counts
+
+
+def _count(db: sqlite3.Connection, wanted: JobFilter) -> dict[str, int]:
+    """Return how many lines each list of `STATES` has; in one of what runs elements are lines."""
+    # names are not counted as they come
+    counted = "count(*) FROM unfinished" if wanted.name else "sum(jobs) FROM counts"
+    where, values = structs.replace(wanted, state="").query()
+    query = f"SELECT state, {counted} WHERE {where} GROUP BY +state"
+    by_state: dict[str, int] = dict(db.execute(query, values))
+    where, values = structs.replace(wanted, state="running").query()
+    query = f"SELECT {counted} WHERE {where} AND state IN ({', '.join('?' * len(_RUNNING))})"
+    (running,) = db.execute(query, (*values, *_RUNNING)).fetchone()
+    found = {
+        key: sum(jobs for state, jobs in by_state.items() if not states or state in states)
+        for key, (_, states) in STATES.items()
     }
+    return found | {"running": running or 0}
 
 
 def _recorded(row: sqlite3.Row) -> JobRow:
