@@ -109,6 +109,11 @@ def format_time(at_s: float | None) -> str:
     return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", _local(at_s))
 
 
+def format_moment(at_s: float | None) -> str:
+    """Return ``2026-11-21 17:02:03`` in local time, as all that is not qstat's, or ``--``."""
+    return "--" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", _local(at_s))
+
+
 def local_times(text: str, *, now_s: float | None = None) -> str:
     """Return words of the head with their moments in local time instead of UTC.
 

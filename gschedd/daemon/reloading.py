@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from msgspec import structs
@@ -35,6 +35,7 @@ class Reloading:
         file: as it was read when the head started.
         queues: has the settings of the core in its care.
         take: gives a configuration to all parts that do not ask the core.
+        settled: waits for the page, where that starts again.
         node_port: returns where nodes connect; a file that names it states nothing that is new.
 
     Attributes:
@@ -49,6 +50,7 @@ class Reloading:
         *,
         queues: Queues,
         take: Callable[[Config], None],
+        settled: Callable[[], Awaitable[None]],
         node_port: Callable[[], int],
         nodes: NodeSettings,
         clock: Clock,
@@ -56,6 +58,7 @@ class Reloading:
         self._given = given
         self._queues = queues
         self._take = take
+        self._settled = settled
         self._node_port = node_port
         self.nodes = nodes
         self._clock = clock
@@ -102,6 +105,7 @@ class Reloading:
                 waits=tuple(each.place for each in waits),
             )
         _log(by, changed, waits)
+        await self._settled()
         for_nodes = tuple(self.nodes.changed(file))
         for each in for_nodes:
             log.info("reload by %s, for nodes: %s", by, each.text)

@@ -315,6 +315,7 @@ class Service:
             self._file,
             queues=self._queues,
             take=self._take,
+            settled=self._monitor.settled,
             node_port=lambda: self._node_port,
             nodes=NodeSettings(self._file, self._links, head.state, callers),
             clock=self._clock,

@@ -21,6 +21,8 @@ FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 60.0
 #: How long the head waits at its end; the process itself finishes what is under way.
 CLOSE_S: Final = 1.0
+#: How long whoever has it restarted waits for its first report.
+SETTLE_S: Final = 10.0
 #: A report that is longer is no report.
 LONGEST: Final = 1 << 16
 
@@ -50,6 +52,8 @@ class KeptWorker(Generic[R]):
         self._empty = empty
         self._begin = begin
         self._changed = asyncio.Event()
+        self._reported = asyncio.Event()  # by a process that runs with the present settings
+        self._reported.set()
         self._process: asyncio.subprocess.Process | None = None
         self.report = empty
         self.trouble = ""
@@ -80,6 +84,7 @@ class KeptWorker(Generic[R]):
                 if self._changed.is_set():
                     self.trouble = ""
                     continue
+            self._reported.set()  # it will not soon
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures, 30), LAST_PAUSE_S)
             failures += 1
             self._log.error(
@@ -93,8 +98,16 @@ class KeptWorker(Generic[R]):
         """Let a process with other settings follow, once this one has finished what it does."""
         self.report = self._empty
         self._changed.set()
+        self._reported.clear()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+
+    async def settled(self) -> None:
+        """Wait until a process that was restarted works again, or cannot; not for ever."""
+        if self.is_on:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self._reported.wait()
 
     @property
     def is_on(self) -> bool:
@@ -139,6 +152,8 @@ class KeptWorker(Generic[R]):
                     return worked
                 self.report = msgspec.json.decode(line, type=type(self.report))
                 worked = worked or not getattr(self.report, "trouble", "")
+                if not self._changed.is_set():
+                    self._reported.set()
             except (ValueError, ConnectionError):  # half a line, as it was killed
                 return worked
 

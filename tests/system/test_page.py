@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from gsched.cli.times import format_time
+from gsched.cli.times import format_moment
 from gsched.client import new_job
 from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
@@ -88,6 +88,17 @@ def test_gsched_web_tells_why_there_is_no_page(cluster: Cluster) -> None:
     assert "runs without a page" in off.stderr
     assert "on the head's machine only" in remote.stderr
     assert away.status == off.status == 69
+
+
+def test_a_reload_answers_when_the_page_is_there_again(watched: Cluster) -> None:
+    """What it says is in force, is."""
+    config = watched.directory / "head.toml"
+    text = config.read_text(encoding="utf-8")
+    for hours in (2.0, 3.0):
+        config.write_text(f"{text}session_hours = {hours}\n", encoding="utf-8")
+        reply = watched.head.reload()
+        assert get(watched, "/", {"Host": "localhost"}).status == 200
+        assert [each.place for each in reply.changed] == ["[web] session_hours"]
 
 
 # --- jobs, nodes and GPUs ---
@@ -209,7 +220,7 @@ def test_windows_of_maintenance_are_listed_with_their_nodes(
     assert '<th scope="row" role="rowheader">n[1-2]</th>' in page
     assert "new &lt;fans&gt;" in page
     assert page.count('<td role="cell" data-label="Begin" ') == 1
-    assert format_time(begin_s) in page
+    assert format_moment(begin_s) in page
     me = pwd.getpwuid(os.getuid()).pw_name
     assert f'data-label="Ordered by">{me}<' in page
 

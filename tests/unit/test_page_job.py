@@ -39,8 +39,27 @@ def story_of(state: str, **changes: object) -> JobStory:
 def test_a_job_has_the_buttons_of_its_state(
     state: str, changes: dict[str, object], buttons: set[str]
 ) -> None:
-    possible = possible_actions(story_of(state, **changes))
+    possible = possible_actions(story_of(state, **changes), is_operator=False)
     assert {name for name, is_possible in possible.items() if is_possible} == buttons
+
+
+@pytest.mark.parametrize(
+    ("holds", "of_user", "of_operator"),
+    [
+        (("user",), "user", "user"),
+        (("operator",), "", "operator"),
+        (("operator", "system", "user"), "user", "operator,system,user"),
+        (("dependency",), "", ""),
+    ],
+)
+def test_a_user_is_offered_to_release_own_holds_only(
+    holds: tuple[str, ...], of_user: str, of_operator: str
+) -> None:
+    story = structs.replace(story_of("held"), holds=holds)
+    assert possible_actions(story, is_operator=False)["release"] == of_user
+    assert possible_actions(story, is_operator=True)["release"] == of_operator
+    done = structs.replace(story_of("done", outcome=OK), holds=holds)
+    assert not possible_actions(done, is_operator=True)["release"]
 
 
 class _Head:
@@ -112,7 +131,11 @@ def load_page(head: _Head, story: JobStory, pages: JobPages | None = None) -> An
 
 def job_pages(head: _Head, story: JobStory, clock: object) -> JobPages:
     model: Any = SimpleNamespace(
-        stories=_Stories(story, head), head=head, clock=clock, only=lambda _: ""
+        stories=_Stories(story, head),
+        head=head,
+        clock=clock,
+        only=lambda _: "",
+        operators=frozenset(),
     )
     site: Any = _Site()
     return JobPages(site, model, ShownJobs(model))
@@ -140,6 +163,39 @@ def test_an_unfinished_forecast_is_requested_again_soon() -> None:
         clock.now_s += FRESH_S
         load_page(head, story, pages)
         assert head.questions == questions
+
+
+class _Rows:
+    """A head that tells the present rows of jobs."""
+
+    def __init__(self) -> None:
+        self.state = "queued"
+        self.questions = 0
+
+    async def get(self, path: str, answer: object, **query: object) -> JobList:
+        assert path == "/v1/jobs", answer
+        self.questions += "forecast" not in query
+        return JobList(server="test", now_s=0.0, jobs=(row(1, state=self.state),))
+
+
+def test_a_row_of_an_earlier_state_is_not_shown_again() -> None:
+    """Right after an action: else its line contradicts the numbers above the list."""
+    head, clock = _Rows(), _Clock()
+    model: Any = SimpleNamespace(head=head, clock=clock, server="test", only=lambda _: "")
+    shown, viewer = ShownJobs(model), Viewer(uid=1, gid=1, user="bob")
+
+    async def listed() -> str:
+        reply = await shown.rows([1], viewer, known=[row(1, state=head.state)])
+        return reply.jobs[0].state
+
+    async def look() -> None:
+        assert [await listed(), await listed()] == ["queued", "queued"]
+        assert head.questions == 1
+        head.state = "held"
+        assert [await listed(), await listed()] == ["held", "held"]
+        assert head.questions == 2
+
+    asyncio.run(look())
 
 
 def test_texts_are_broken_behind_separators_only() -> None:

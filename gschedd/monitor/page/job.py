@@ -12,7 +12,7 @@ from msgspec import structs
 from gsched.cli.show.jobfields import FIELDS, array_summary
 from gsched.cli.show.story import attribute_words, event_words, part_words, usage_words
 from gsched.cli.show.why import why_lines, why_sentence
-from gsched.cli.times import format_time
+from gsched.cli.times import format_moment
 from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.ids import INDICES, element_number, own_job_number, short_job_id
 from gsched.model.states import JobState
@@ -118,7 +118,7 @@ class JobPages:
             elements=elements,
             may_act=may_act,
             is_own=viewer.user == row.user,
-            can=possible_actions(story),
+            can=possible_actions(story, is_operator=viewer.uid in self._model.operators),
             done=_ACTIONS.get(request.query.get("done", ""), ("", None))[0],
             number=page_number(request),
         )
@@ -274,14 +274,15 @@ async def _whole(story: JobStory) -> tuple[JobStory, str]:
     return story, ""
 
 
-def possible_actions(story: JobStory) -> dict[str, bool]:
-    """Return which buttons a job has."""
+def possible_actions(story: JobStory, *, is_operator: bool) -> dict[str, bool | str]:
+    """Return which buttons a job has; of a release it is which holds."""
     row = story.row
     state, is_done = row.state, row.state == JobState.DONE
+    releases = {"user", "operator", "system"} if is_operator else {"user"}
     failed = row.outcome is not None and row.outcome.exit_status != 0
     return {
         "hold": state in {JobState.QUEUED, JobState.WAITING},
-        "release": not is_done and bool({"user", "operator", "system"} & set(story.holds)),
+        "release": "" if is_done else ",".join(each for each in story.holds if each in releases),
         "cancel": not is_done and state != JobState.EXITING,
         "requeue": state in _RUNS and story.rerunnable,
         "resubmit": story.interactive is None,
@@ -311,14 +312,14 @@ def _facts(story: JobStory) -> Iterator[tuple[str, str]]:
         ("QOS", story.qos),
         ("Queue", row.queue),
         ("Request", story.resources),
-        ("Submitted", format_time(row.submitted_s)),
-        ("Started", format_time(row.started_s) if row.started_s else ""),
-        ("Ended", format_time(row.ended_s) if row.ended_s else ""),
+        ("Submitted", format_moment(row.submitted_s)),
+        ("Started", format_moment(row.started_s) if row.started_s else ""),
+        ("Ended", format_moment(row.ended_s) if row.ended_s else ""),
         ("Run time", f"{elapsed}{limit}" if elapsed else ""),
         ("Outcome", "" if outcome is None else outcome_words(outcome, walltime_s=row.walltime_s)),
         ("Array", "" if row.array is None else array_summary(row.array)),
-        ("Deadline", format_time(row.deadline_s) if row.deadline_s else ""),
-        ("Predicted end", format_time(row.predicted_end_s) if row.predicted_end_s else ""),
+        ("Deadline", format_moment(row.deadline_s) if row.deadline_s else ""),
+        ("Predicted end", format_moment(row.predicted_end_s) if row.predicted_end_s else ""),
         ("Slack", str(FIELDS["marked_slack"].shown(row, story))),
         ("Late because", story.late_reason),
         ("Migrations", str(FIELDS["moves"].shown(row, story))),
@@ -338,8 +339,8 @@ def _attempt(attempt: AttemptRow, story: JobStory) -> dict[str, object]:
     return {
         "number": attempt.attempt,
         "state": attempt.state,
-        "started": format_time(attempt.started_s) if attempt.started_s else "not started",
-        "ended": format_time(attempt.ended_s) if attempt.ended_s else "",
+        "started": format_moment(attempt.started_s) if attempt.started_s else "not started",
+        "ended": format_moment(attempt.ended_s) if attempt.ended_s else "",
         "nodes": [(part.node, part_words(part, story, outcome)) for part in attempt.parts],
         "used": "" if attempt.usage is None else usage_words(attempt.usage),
         "outcome": ""

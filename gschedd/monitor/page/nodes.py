@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from gsched.cli.show.nodelist import node_words, shown_reason, shown_state
-from gsched.cli.times import format_time
+from gsched.cli.times import format_moment
 from gsched.errors import HeadUnreachableError, UnknownNodeError
 from gsched.model.host_lists import compact
 from gsched.model.ids import short_job_id
@@ -139,7 +139,7 @@ class NodePages:
             page_count=-(-len(rows) // NODES),
             sums=_sums(reply.nodes),
             windows=[
-                (window, format_time(window.from_s), format_time(window.to_s), compact(names))
+                (window, format_moment(window.from_s), format_moment(window.to_s), compact(names))
                 for window, names in windows_of(reply.nodes)
             ],
             warning=reply.warning,

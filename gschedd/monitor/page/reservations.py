@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from gsched.cli.show.reservations import COLUMNS, for_words, held_words, reservation_cells
-from gsched.cli.times import format_time
+from gsched.cli.times import format_moment
 from gsched.errors import HeadUnreachableError
 from gsched.model.host_lists import compact
 from gsched.model.reservation import Window
@@ -180,7 +180,9 @@ def _bar(window: Window, begins: Sequence[float], now_s: float) -> Bar:
 
 
 def _words(windows: Sequence[Window]) -> str:
-    words = [f"{format_time(each.from_s)} to {format_time(each.to_s)}" for each in windows[:_NAMED]]
+    words = [
+        f"{format_moment(each.from_s)} to {format_moment(each.to_s)}" for each in windows[:_NAMED]
+    ]
     if len(windows) > _NAMED:
         words.append(f"and {len(windows) - _NAMED} more")
     return ", ".join(words)
