@@ -313,20 +313,25 @@ def test_an_output_directory_that_may_not_be_written_is_refused() -> None:
     nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o555)
-        ran = subprocess.run(
-            [sys.executable, "-m", "gsched.cli.commands.gsub", "--", "true"],
-            env=command_environment(f"{directory}/none"),
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            **nobody,  # type: ignore[call-overload]  # three keywords, or none
-        )
+        found = [
+            subprocess.run(
+                [sys.executable, "-m", "gsched.cli.commands.gsub", *options, "--", "true"],
+                env=command_environment(f"{directory}/none"),
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                check=False,
+                **nobody,  # type: ignore[call-overload]  # three keywords, or none
+            )
+            for options in ((), ("-d", "/tmp"))
+        ]
         Path(directory).chmod(0o700)
 
-    assert ran.returncode == 73
-    assert f"no permission to create files in the output directory {directory}" in ran.stderr
-    assert "-o" in ran.stderr
+    for ran in found:
+        assert ran.returncode == 73
+        assert f"no permission to create files in the output directory {directory}" in ran.stderr
+        assert "-o" in ran.stderr
+    assert "to have it where the job starts, add -o /tmp/" in found[1].stderr
 
 
 def test_a_comment_stands_in_the_script_or_on_the_command_line(bench: Bench) -> None:

@@ -291,3 +291,20 @@ def test_new_nodes_give_jobs_no_new_privileges_and_those_of_an_older_cluster_as_
     cluster.add_nodes(layout, cluster.ClusterRequest(nodes=2))
 
     assert not cluster.read_node(layout.node("n2")).no_new_privileges
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "warns"), [(1, 4, True), (4, 4, False), (2, 0, False)])
+def test_fewer_cpus_than_gpus_are_told(tmp_path: Path, cpus: int, gpus: int, warns: bool) -> None:  # noqa: FBT001 - a column
+    """A job takes a CPU at least, so some of these GPUs would stay free."""
+    layout = ClusterLayout(directory=tmp_path / "c")
+    cluster.make_directory(layout)
+    wanted = cluster.ClusterRequest(nodes=2, cpus=cpus, gpus=gpus)
+    cluster.write_head(layout, Config(head=cluster.new_head(layout)))
+    names = cluster.add_nodes(layout, wanted)
+
+    notes = cluster.few_cpus(layout, names)
+    assert bool(notes) is warns
+    for note in notes:
+        assert "each new node has 1 CPU and 4 GPUs, so at most 1 job can run there" in note
+        assert "--cpus 4" in note
+    assert cluster.few_cpus(layout, ()) == ()

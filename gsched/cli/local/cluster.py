@@ -7,7 +7,7 @@ import socket
 import sys
 import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from gsched.config.tables import Config, HeadConfig
 from gsched.config.words import ADAPTIVE_POLICIES, POLICIES, TRAINING_POLICIES
 from gsched.errors import CannotWriteError, ConfigError, UsageError
 from gsched.model.units import format_size, parse_size_bytes
+from gsched.model.wording import counted
 
 NODES_MAX = 256  # on one machine; more is a slip of the finger
 MASTER_PORTS = 500  # each cluster of a machine gets its own range of rendezvous ports
@@ -296,6 +297,22 @@ def differences(layout: ClusterLayout, wanted: ClusterRequest) -> tuple[str, ...
             "--dir"
         )
     return tuple(found)
+
+
+def few_cpus(layout: ClusterLayout, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning where nodes have fewer CPUs than GPUs: each job takes at least one."""
+    for name in names:
+        node = read_node(layout.node(name))
+        gpus = sum(each.count for each in node.gpu)
+        if 0 < node.cpus < gpus:
+            cpus, jobs = counted(node.cpus, "CPU"), counted(node.cpus, "job")
+            words = (
+                f"each new node has {cpus} and {gpus} GPUs, so at most {jobs} can run there at a "
+                f"time; for a job on each GPU start the cluster in another --dir with --cpus {gpus}"
+                ", which may be more than this machine has"
+            )
+            return (words,)
+    return ()
 
 
 def _bytes(memory: str | None) -> int | None:

@@ -217,7 +217,8 @@ class Bringup:
             if wanted.share is not None:
                 self._report.changed.extend(cluster.set_share(layout, wanted.share))
             if not self._leaves_broken:
-                cluster.add_nodes(layout, wanted)
+                added = cluster.add_nodes(layout, wanted)
+                self._report.notes.extend(cluster.few_cpus(layout, added))
             cluster.pin_port(layout, port, self._nodes())
             self._let_read(status)
             self._bring_nodes()

@@ -191,12 +191,24 @@ def check_output(job: SubmitJob, place: SubmitContext, stated: StatedOptions) ->
         CannotWriteError: the directory is missing or read-only, or the file is read-only.
     """
     if job.join != "eo" and not ("stdout" in stated and stated["stdout"].names_host):
-        _check_writable("-o", job.stdout_path or place.cwd + "/")
+        hint = _default_hint("-o", stated, "stdout")
+        _check_writable("-o", job.stdout_path or place.cwd + "/", hint)
     if job.join != "oe" and not ("stderr" in stated and stated["stderr"].names_host):
-        _check_writable("-e", job.stderr_path or place.cwd + "/")
+        hint = _default_hint("-e", stated, "stderr")
+        _check_writable("-e", job.stderr_path or place.cwd + "/", hint)
 
 
-def _check_writable(option: str, path: str) -> None:
+def _default_hint(option: str, stated: StatedOptions, stream: str) -> str:
+    """Return what to do where output goes by default; empty: the user has said where."""
+    if stream in stated or not stated["workdir"]:
+        return ""
+    return (
+        "output goes to the directory of submission, also with -d: to have it where the job "
+        f"starts, add {option} {stated['workdir'].rstrip('/')}/"
+    )
+
+
+def _check_writable(option: str, path: str, default_hint: str = "") -> None:
     if path == "~/":  # on the node: the home directory there
         return
     if "$" in path:  # $PBS_JOBID: only what stands before it is known now
@@ -220,7 +232,7 @@ def _check_writable(option: str, path: str) -> None:
     if makes_file and not os.access(directory, os.W_OK | os.X_OK):
         raise CannotWriteError(
             f"{option}: no permission to create files in the output directory {shown}",
-            hint=f"name a file in a directory of your own with {option}",
+            hint=default_hint or f"name a file in a directory of your own with {option}",
         )
 
 
