@@ -131,22 +131,16 @@ def test_a_held_job_waits_until_it_is_released(desk: Desk) -> None:
 
 def test_a_comment_is_shown_and_altered(desk: Desk) -> None:
     """Also of a job that runs; and when it is done, by ghist."""
-    said = (
-        "--comment",
-        "lr \x1b[2J 0.1",
-        "-A",
-        "lab",
-        "-o",
-        f"{desk.jobs}/",
-        "-e",
-        f"{desk.jobs}/",
-    )
+    said = ("-A", "lab", "-o", f"{desk.jobs}/", "-e", f"{desk.jobs}/", "--comment")
+    refused = desk.run("gsub", *said, "lr \x1b[2J 0.1", "--", "true")
+    assert "comment 'lr \\x1b[2J 0.1' has characters that cannot be shown" in refused.stderr
+    said = (*said, "lr 0.1")
     job = desk.run("gsub", *said, "--", "sleep", "600").stdout.strip()
     wait_until(lambda: desk.row(job).state == "running", what="it runs")
 
-    assert "    user_comment = lr \\x1b[2J 0.1\n" in desk.run("gstat", "-f", job).stdout
+    assert "    user_comment = lr 0.1\n" in desk.run("gstat", "-f", job).stdout
     (row,) = json.loads(desk.run("gstat", "--json", job).stdout)["jobs"]
-    assert (row["comment"], row["account"]) == ("lr \x1b[2J 0.1", "lab")
+    assert (row["comment"], row["account"]) == ("lr 0.1", "lab")
 
     assert desk.run("galter", "--comment", "lr 0.2", job).status == 0
     assert desk.run("gdel", "--wait", "-W", "0", job).status == 0
