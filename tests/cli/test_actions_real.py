@@ -134,8 +134,7 @@ def test_a_comment_is_shown_and_altered(desk: Desk) -> None:
     said = ("-A", "lab", "-o", f"{desk.jobs}/", "-e", f"{desk.jobs}/", "--comment")
     refused = desk.run("gsub", *said, "lr \x1b[2J 0.1", "--", "true")
     assert "comment 'lr \\x1b[2J 0.1' has characters that cannot be shown" in refused.stderr
-    said = (*said, "lr 0.1")
-    job = desk.run("gsub", *said, "--", "sleep", "600").stdout.strip()
+    job = desk.run("gsub", *said, "lr 0.1", "--", "sleep", "600").stdout.strip()
     wait_until(lambda: desk.row(job).state == "running", what="it runs")
 
     assert "    user_comment = lr 0.1\n" in desk.run("gstat", "-f", job).stdout

@@ -19,7 +19,7 @@ from gsched.client import new_job
 from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.monitor import Browser, Response, address, is_ready
+from tests.support.monitor import Browser, Response, address, get, is_ready
 
 
 def submit(cluster: Cluster, count: int = 1, **options: object) -> list[int]:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from gsched.client import new_job
+from gsched.protocol import actions as a
 from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from tests.support.cluster import Cluster, wait_until
 from tests.support.monitor import address, get, is_ready
@@ -81,7 +82,13 @@ def busy(cluster: Cluster) -> tuple[Cluster, list[str]]:
     change = ReservationChange(verb="create", name="course", terms=terms)
     cluster.head.change_reservation(change)
     paths += ["/reservations", "/reports", "/v1/report.html?since=0&until=9999999999"]
-    return cluster, [*paths, "/submit", f"/submit?from={ids[0]}", "/jobs/4711"]
+    return cluster, [
+        *paths,
+        "/submit",
+        f"/submit?from={ids[0]}",
+        f"/submit?from={ids[4]}[]",
+        "/jobs/4711",
+    ]
 
 
 def test_pages_keep_the_rules_of_accessibility(
@@ -125,6 +132,26 @@ def test_an_open_page_follows_the_queue(busy: tuple[Cluster, list[str]], driver:
 
     wait_until(lambda: "newcomer" in driver.page_source, what="the page to show the new job")
     assert "Updated at" in driver.page_source
+
+
+def test_the_buttons_of_an_open_page_follow_its_job(
+    busy: tuple[Cluster, list[str]], driver: Any
+) -> None:
+    """Else they offer what is no longer possible."""
+    cluster, paths = busy
+    path = paths[7]
+    found = address(cluster)
+    driver.get(f"http://{found.address}/login?token={found.token}")
+    driver.find_element("css selector", "main button").click()
+    driver.get(f"http://{found.address}{path}")
+
+    def buttons() -> list[str]:
+        return [each.text for each in driver.find_elements("css selector", "#actions button")]
+
+    assert {"Hold", "Release"} & set(buttons()) == {"Hold"}
+    cluster.head.act(a.HoldJob(ids=(path.rpartition("/")[2],)))
+    wait_until(lambda: "Release" in buttons(), what="the page to offer the release")
+    assert "Hold" not in buttons()
 
 
 def test_pages_are_valid_html(busy: tuple[Cluster, list[str]], tmp_path: Path) -> None:

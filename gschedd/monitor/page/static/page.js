@@ -23,11 +23,16 @@
     element.id ? `#${CSS.escape(element.id)}` :
     element.getAttribute("href") ? `a[href="${CSS.escape(element.getAttribute("href"))}"]` : "";
 
-  const isBusy = () => {
+  const isUsed = (part) => {
     const active = document.activeElement;
-    const writes = active && live.contains(active) && /^(INPUT|TEXTAREA|SELECT|BUTTON)$/.test(active.tagName);
-    return writes || String(getSelection()).length > 0 || live.querySelector("details[open], dialog[open]");
+    const writes = active && part.contains(active) && /^(INPUT|TEXTAREA|SELECT|BUTTON|SUMMARY)$/.test(active.tagName);
+    return writes || part.querySelector("details[open], dialog[open]");
   };
+
+  const isBusy = () => String(getSelection()).length > 0 || isUsed(live);
+
+  // Each page has other keys of forms that submit jobs: a form that is the same else is kept.
+  const shows = (part) => part.innerHTML.replace(/name="key" value="[^"]*"/g, "");
 
   async function load() {
     if (loading || paused || document.hidden) { stale = true; return; }
@@ -41,9 +46,9 @@
       if (isBusy()) { stale = true; return; }
       const active = document.activeElement;
       const where = active && live.contains(active) ? place(active) : "";
-      for (const id of ["live", "count", "trouble"]) {
+      for (const id of ["live", "count", "trouble", "actions"]) {
         const old = document.getElementById(id), now = fresh.getElementById(id);
-        if (old && now && old.innerHTML !== now.innerHTML) old.replaceChildren(...now.childNodes);
+        if (old && now && !isUsed(old) && shows(old) !== shows(now)) old.replaceChildren(...now.childNodes);
       }
       live.toggleAttribute("data-again", fresh.getElementById("live")?.hasAttribute("data-again"));
       if (where) live.querySelector(where)?.focus({preventScroll: true});
