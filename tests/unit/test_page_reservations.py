@@ -49,7 +49,7 @@ def test_a_window_is_at_its_time_of_day() -> None:
     assert (line.name, line.holds, line.users) == ("course", "1 node: n1", "users anna")
     (bar,) = line.bars
     assert (bar.left, bar.width, bar.is_now) == (1.5 * DAY_WIDTH, DAY_WIDTH / 4, False)
-    assert line.words == "Fri Oct 16 12:00:00 2026 to Fri Oct 16 18:00:00 2026"
+    assert line.words == "2026-10-16 12:00:00 to 2026-10-16 18:00:00"
 
 
 def test_a_window_of_now_and_before_today_begins_at_the_edge() -> None:
