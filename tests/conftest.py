@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import gsched.cli.commands  # noqa: F401 - it switches garbage collection off
 from tests.support import timings
 from tests.support.processes import MARKER, attempts, describe, kill_all, processes_of
+
+gc.enable()  # as this process is no command, see `gsched.cli.commands`
 
 #: Of a parameter in a test's name, characters.
 MAX_ID = 200

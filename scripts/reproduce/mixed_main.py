@@ -18,8 +18,8 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import mean
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import mean, median
 from typing import Final
 
 from msgspec import Struct, structs
@@ -302,30 +302,65 @@ def flood_table(wanted: Wanted, seeds: Sequence[int], *, flood: bool) -> Iterato
     """Print a line for each seed and rule, and for all seeds; yield the aims that are missed."""
     print("seed  rule        alone h  with flood h   change   lost  gave way  again min  longest h")
     compared = sites(wanted.max_loss, floors=wanted.floors, settings=wanted.settings)
-    alone = {name: Outcome() for name in compared}
-    beside = {name: Outcome() for name in compared}
+    alones: dict[str, list[Outcome]] = {name: [] for name in compared}
+    besides: dict[str, list[Outcome]] = {name: [] for name in compared}
     for seed in seeds:
         regular = regular_jobs(wanted, random.Random(seed))
         extra = flood_jobs(wanted, random.Random(seed + 1000)) if flood else []
         for name, site in compared.items():
             one = outcome_of(regular, wanted, site)
             both = outcome_of([*regular, *extra], wanted, site) if flood else one
-            alone[name].add(one)
-            beside[name].add(both)
+            alones[name].append(one)
+            besides[name].append(both)
             print(_line(str(seed), name, one, both), flush=True)
+    alone = {name: together(found) for name, found in alones.items()}
+    beside = {name: together(found) for name, found in besides.items()}
     for name, one in alone.items():
         print(_line("all", name, one, beside[name]))
+    for name, found in alones.items() if flood and len(seeds) > 1 else ():
+        _print_spread(name, seeds, found, besides[name])
     _print_part(wanted.load)
     if wanted.why:
         _print_causes(alone, beside)
     for name in ("by qos", "by share"):
-        change, found = _change(alone[name], beside[name]), beside[name]
-        if change is not None and change > MOST_CHANGE:
-            yield f"{name}: the mean wait changes by {change:+.1%}, at most {MOST_CHANGE:.0%}"
-        if found.lost > MOST_LOST:
-            yield f"{name}: {found.lost:.2%} of the GPU time is lost, at most {MOST_LOST:.0%}"
-        if found.again_s < LEAST_AGAIN_S:
-            yield f"{name}: a job gives way again after {found.again_s:.0f} s"
+        yield from _missed(name, alone[name], beside[name])
+
+
+def _missed(name: str, alone: Outcome, beside: Outcome) -> Iterator[str]:
+    """Yield the aims that a rule misses."""
+    change = _change(alone, beside)
+    if change is not None and change > MOST_CHANGE:
+        yield f"{name}: the mean wait changes by {change:+.1%}, at most {MOST_CHANGE:.0%}"
+    if beside.lost > MOST_LOST:
+        yield f"{name}: {beside.lost:.2%} of the GPU time is lost, at most {MOST_LOST:.0%}"
+    if beside.again_s < LEAST_AGAIN_S:
+        yield f"{name}: a job gives way again after {beside.again_s:.0f} s"
+
+
+def together(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return what came of several lists."""
+    found = Outcome()
+    for each in outcomes:
+        found.add(each)
+    return found
+
+
+def _print_spread(
+    name: str, seeds: Sequence[int], alone: Sequence[Outcome], beside: Sequence[Outcome]
+) -> None:
+    """Print the median of the lists' changes, and the change without the list that waits most."""
+    changes = [_change(one, both) for one, both in zip(alone, beside, strict=True)]
+    known = [change for change in changes if change is not None]
+    most = max(range(len(seeds)), key=lambda number: sum(alone[number].waits_s))
+    rest = _change(
+        together([*alone[:most], *alone[most + 1 :]]),
+        together([*beside[:most], *beside[most + 1 :]]),
+    )
+    if known and rest is not None:
+        print(
+            f"{name}: median of the lists {median(known):+.1%}; without list {seeds[most]}, which "
+            f"waits most, {rest:+.1%}"
+        )
 
 
 def change_by_part(load: float, part: float) -> float:

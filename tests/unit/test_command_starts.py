@@ -56,6 +56,12 @@ def test_a_command_loads_no_module_that_it_does_not_need(name: str) -> None:
     assert not loaded & (UNUSED - {"gsched.protocol.actions"} if name == "gdel" else UNUSED)
 
 
+def test_no_garbage_is_collected_while_a_command_is_imported() -> None:
+    count = "sum(each['collections'] for each in gc.get_stats())"
+    begin = f"import gc, gsched.cli.commands; begin = {count}"
+    assert python(f"{begin}; import gsched.cli.commands.gsub; print({count} - begin)") == "0"
+
+
 @pytest.mark.parametrize("name", ["gsub", "gstat", "galter", "ghist", "gnodes", "gdel"])
 def test_no_two_parameters_of_a_command_have_one_name(name: str) -> None:
     command = getattr(importlib.import_module(f"gsched.cli.commands.{name}"), name)
