@@ -218,6 +218,24 @@ def test_a_form_that_is_sent_twice_submits_one_job(cluster: Cluster, browser: Br
         assert "he form has no key" in refused.text
 
 
+def test_a_form_that_is_changed_after_back_submits_another_job(
+    cluster: Cluster, browser: Browser
+) -> None:
+    """The browser shows the form as it was, with the key that it had."""
+    job = gsub(cluster, "job.sh")
+    for like in ("", job):  # a new job, or one like another
+        fields = fields_of(browser.get(f"/submit?from={job}")) | {"from": like, "name": "first"}
+        renamed = fields | {"name": "second"}
+        edited = renamed | {"script": "#!/bin/sh\necho edited\n"}
+        jobs = [
+            browser.post("/submit", each).headers["location"].rpartition("/")[2]
+            for each in (fields, renamed, edited, edited)
+        ]
+        assert len(set(jobs)) == 3
+        assert jobs[2] == jobs[3]
+        assert [spec_of(cluster, each).name for each in jobs[:2]] == ["first", "second"]
+
+
 def test_what_a_new_job_lacks_is_shown_before_it_is_submitted(
     cluster: Cluster, browser: Browser
 ) -> None:

@@ -1,5 +1,7 @@
 """The form that submits a job, also one like a job before; the head checks it as for gsub."""
 
+import hashlib
+import json
 import shlex
 from contextlib import suppress
 from typing import Final
@@ -113,7 +115,7 @@ class SubmitPage:
             GschedError: it is refused.
         """
         job = SubmitJob(
-            key=form_key(form),
+            key=_key_of(form, fields),
             name=fields["name"].strip() or "job",
             workdir=fields["workdir"].strip(),
             queue=fields["queue"],
@@ -150,7 +152,7 @@ class SubmitPage:
             ) from None
         wanted = SubmitAgain(
             job=fields["from"],
-            key=form_key(form),
+            key=_key_of(form, fields),
             changes=JobChanges(
                 name=fields["name"].strip() or "job",
                 queue=fields["queue"] or None,
@@ -165,6 +167,16 @@ class SubmitPage:
         )
         reply = await self._again(wanted, viewer)
         return reply, reply.result
+
+
+def _key_of(form: Form, fields: dict[str, str]) -> str:
+    """Return the key of what a form has: changed and sent again, as after Back, it is another job.
+
+    Raises:
+        InvalidRequestError: the form has no key.
+    """
+    content = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return f"{form_key(form)}-{content[:32]}"
 
 
 def _fields_of(again: SubmitAgainReply, like: str) -> dict[str, str]:
