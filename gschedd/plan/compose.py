@@ -18,7 +18,8 @@ from gschedd.plan.limited_training import WithinLimits
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.validate import has_room
-from gschedd.plan.windows import Closed, barred, without
+from gschedd.plan.windowed_training import OutsideWindows
+from gschedd.plan.windows import Closed, without
 from gschedd.plan.words import Reason
 
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
@@ -39,7 +40,8 @@ class Composed:
 
     Attributes:
         training: plans the training jobs.
-        limited: the same within the limits of users and queues, with forecasts that nodes can keep.
+        limited: the same within the limits of users and queues and outside windows, with forecasts
+            that nodes can keep.
         queue_policy: plans all other jobs.
 
     Args:
@@ -58,7 +60,7 @@ class Composed:
         adaptive_only: bool = False,
     ) -> None:
         self.training = training
-        self.limited = WithinLimits(WithinNodes(training))
+        self.limited = WithinLimits(OutsideWindows(WithinNodes(training)))
         self.queue_policy = queue_policy
         self._share = share
         self._adaptive_only = adaptive_only
@@ -96,11 +98,7 @@ class Composed:
             return None
         training_jobs = [group for group in snapshot.groups if group.job_class.training in profiles]
         others = [group for group in snapshot.groups if group.job_class.training not in profiles]
-        closed = (
-            *self.kept_for_others(snapshot, others),
-            *_in_windows(snapshot, training_jobs, profiles.keys()),
-        )
-        nodes = _without(snapshot, closed)
+        nodes = _without(snapshot, self.kept_for_others(snapshot, others))
         return structs.replace(snapshot, groups=training_jobs, nodes=nodes, profiles=profiles)
 
     def kept_for_others(self, snapshot: Snapshot, others: Iterable[Group]) -> frozenset[str]:
@@ -114,26 +112,6 @@ class Composed:
         nodes = snapshot.nodes
         names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
         return frozenset(names[len(names) - int(len(names) * share) :])
-
-
-def _in_windows(
-    snapshot: Snapshot, waiting: Iterable[Group], training_jobs: Container[int]
-) -> frozenset[Closed]:
-    """Return what training jobs do not get of nodes, as any of them might run into a window there.
-
-    Their policies do not tell nodes apart by walltimes, so the longest decides for all.
-    """
-    if not snapshot.windows:
-        return frozenset()
-    limits_s = [group.job_class.walltime_s for group in waiting]
-    limits_s += [
-        None if each.end_s is None else each.end_s - snapshot.now_s
-        for each in snapshot.running
-        if each.job in training_jobs
-    ]
-    known_s = [limit_s for limit_s in limits_s if limit_s is not None]
-    longest_s = max(known_s, default=0.0) if len(known_s) == len(limits_s) else None
-    return barred(snapshot.windows, snapshot.now_s, longest_s)
 
 
 def joined(first: Plan, second: Plan) -> Plan:

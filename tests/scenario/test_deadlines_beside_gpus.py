@@ -22,14 +22,20 @@ ELASTIC = Training(iterations=600.0, rates=((1, 1.0), (2, 2.0), (4, 4.0)))
 
 
 class Site(World):
-    """A node with more GPUs than jobs find CPUs for."""
+    """Nodes with more GPUs than jobs find CPUs for."""
 
     def __init__(
-        self, policy: Policy, *, cpus: int = 4, gpus: int = 2, limits: LimitsConfig | None = None
+        self,
+        policy: Policy,
+        *,
+        names: str = "a",
+        cpus: int = 4,
+        gpus: int = 2,
+        limits: LimitsConfig | None = None,
     ) -> None:
-        machine = node("a", cpus=cpus, gpus=gpus, memory_bytes=8 * 1024**3)
+        machines = [node(name, cpus=cpus, gpus=gpus, memory_bytes=8 * 1024**3) for name in names]
         config = settings() if limits is None else settings(limits=limits)
-        super().__init__(machine, policy=Composed(policy, fifo.plan), config=config)
+        super().__init__(*machines, policy=Composed(policy, fifo.plan), config=config)
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, limits=self.settings.limit_rules())
@@ -180,3 +186,68 @@ def test_maintenance_in_the_way_of_a_deadline_is_named() -> None:
 
     assert "maintenance of a from " in message
     assert "new switch; its walltime does not end before" in message
+
+
+def _two_nodes(policy: Policy, *, part: bool = False) -> Site:
+    """Return a site of two idle nodes; maintenance of both, or of one, begins in 20 minutes."""
+    site = Site(policy, names="ab")
+    begins_s = site.now_s + 1200
+    window = a.MaintainNode(from_s=begins_s, to_s=begins_s + 14_400, reason="course")
+    for name in ("a",) if part else ("a", "b"):
+        site.do(c.ActOnNode(caller=ADMIN, node=name, action=window))
+    return site
+
+
+HOUR = "select=1:ncpus=1:ngpus=1,walltime=3600"
+MINUTES = "select=1:ncpus=1:ngpus=1,walltime=120"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("walltime", [",walltime=3600", ""])
+def test_a_training_job_that_waits_for_a_window_leaves_the_nodes_to_shorter_ones(
+    policy: Policy, walltime: str
+) -> None:
+    """It would run into the window on each node; those of two minutes would not."""
+    site = _two_nodes(policy)
+    long = site.submit(
+        HOUR.replace(",walltime=3600", walltime),
+        deadline_after_s=10_800.0,
+        training=Training(iterations=3600.0, rates=((1, 1.0),)),
+        runs_s=3600.0,
+    )
+
+    short = site.insists(MINUTES, 600.0)
+    ranged = site.submit(f"{MINUTES},place=free", places_max=2, runs_s=100.0)
+
+    assert isinstance(short, int)
+    assert site.job(short).meets is True
+    assert [site.state(job) for job in (short, ranged, long)] == ["running", "running", "queued"]
+    assert "maintenance of a (and 1 more) from " in site.why(long)
+    assert site.job(long).meets is False
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_training_job_that_waits_for_a_window_starts_after_it(policy: Policy) -> None:
+    """Nothing is known of its deadline, which is after the window: it is not late."""
+    site = _two_nodes(policy)
+    job = site.submit(HOUR, deadline_after_s=30_000.0, runs_s=3500.0)
+
+    assert (site.state(job), site.job(job).meets) == ("queued", None)
+    message = refused(site.insists(HOUR, 30_000.0))
+    assert "cannot predict whether the deadline" in message
+    assert "course; its walltime does not end before" in message
+    site.run_for(20_000.0)
+    assert (site.state(job), site.job(job).meets) == ("done", True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_running_training_job_closes_no_other_node_by_its_walltime(policy: Policy) -> None:
+    """It runs on the node without a window, and cannot migrate to the other one."""
+    site = _two_nodes(policy, part=True)
+    long = site.submit(HOUR.replace("ngpus=1", "ngpus=2"), deadline_after_s=5000.0, runs_s=3500.0)
+
+    short = site.insists(MINUTES.replace("ngpus=1", "ngpus=2"), 600.0)
+
+    assert isinstance(short, int)
+    assert (site.state(long), site.state(short)) == ("running", "running")
+    assert site.machine_of(long) == ("b",)
