@@ -99,7 +99,9 @@ class _Check:
         for running in snapshot.running:
             if not any(_has_gpus(base, share.node) for share in running.allocation):
                 continue
-            if self._may_change(running):
+            if running.leaving and running.job not in snapshot.profiles:
+                base.give(running.allocation)  # it is on its way to other nodes, and not planned
+            elif self._may_change(running):
                 base.give(running.allocation)
                 flexible.append(running)
             else:

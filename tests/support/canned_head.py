@@ -29,7 +29,7 @@ class CannedHead:
 
     def __init__(self, socket_path: Path) -> None:
         self.path = socket_path
-        self.answers: dict[str, msgspec.Struct] = {}
+        self.answers: dict[str, msgspec.Struct] = {"GET /v1/health": api.Health(ok=True)}
         self.asked: list[tuple[str, str, bytes]] = []
 
     def bodies(self, kind: type[T]) -> list[T]:

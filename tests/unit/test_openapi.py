@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import gschedd.http
 from gschedd.http.schema import QUERIES, ROUTES, document
 
 SERVED = re.compile(r"web\.(get|post|delete)\(\"(/v1/[^\"]*)\"")
@@ -20,7 +21,8 @@ OTHERS = {
 
 
 def test_each_route_is_described_and_no_other() -> None:
-    texts = [path.read_text() for path in Path("gschedd/http").glob("*.py")]
+    folder = Path(gschedd.http.__file__).parent
+    texts = [path.read_text() for path in folder.glob("*.py")]
     served = {match for text in texts for match in SERVED.findall(text)}
 
     assert {(method, path) for method, path, *_ in ROUTES} == served - OTHERS

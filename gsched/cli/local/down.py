@@ -28,6 +28,8 @@ KILL_GRACE_S = 5.0  # TERM to KILL of jobs that `--kill-jobs` ends: nobody waits
 REVIVE_TIMEOUT_S = 60.0
 IDS_PER_REQUEST = 1000
 LAUNCHER_WAIT_S = 5.0
+#: How long a launcher may take to leave that its node daemon has told to.
+LEAVES_S = 1.0
 
 
 @subcommand("down")
@@ -173,11 +175,15 @@ def _stop_launchers(layout: ClusterLayout, report: DownReport) -> None:
     At TERM a launcher leaves once no supervisor is left, so this harms no running job.
     """
     launchers = [(node.name, launcher_process(node.directory)) for node in layout.nodes()]
-    alive = [(name, process) for name, process in launchers if process is not None]
+    wait_s, leaves_s = (0.0, 0.0) if report.jobs_left else (LAUNCHER_WAIT_S, LEAVES_S)
+    alive = [
+        (name, process)
+        for name, process in launchers
+        if process is not None and not is_gone(process, leaves_s)
+    ]
     for _, process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    wait_s = 0.0 if report.jobs_left else LAUNCHER_WAIT_S
     for name, process in alive:
         if is_gone(process, wait_s):
             report.stopped.append(f"launcher of {name}")
