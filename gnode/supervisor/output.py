@@ -64,6 +64,10 @@ def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
         except IsADirectoryError:
             path = f"{path}/{name}"
             fd = os.open(path, flags, 0o666)
+        except FileNotFoundError as error:
+            if _missing(path, error):
+                raise
+            fd = os.open(path, flags, 0o666)  # its directory has just been made, or it is as /proc
     except OSError as error:
         raise LaunchError(
             _explain(path, error),
@@ -92,7 +96,8 @@ def _missing(path: str, error: OSError) -> str:
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         return directory
-    return os.path.dirname(os.path.realpath(path))  # a link leads there
+    target = os.path.dirname(os.path.realpath(path))  # a link leads there
+    return "" if os.path.isdir(target) else target
 
 
 def _explain(path: str, error: OSError) -> str:
@@ -104,6 +109,8 @@ def _explain(path: str, error: OSError) -> str:
             f"cannot write {path}: there is no directory {directory} on this node: "
             "create the directory or choose -o"
         )
+    if error.errno == errno.ENOENT and not _missing(path, error):  # as in /proc
+        return f"cannot write {path}: no file can be created in {directory}: choose -o"
     if error.errno == errno.EAGAIN:
         return f"cannot write {path}: another process holds a lease on it: choose -o"
     return f"cannot write {path}: {reason(error)}: create the directory or choose -o"

@@ -50,7 +50,9 @@ def words_of(text: str) -> list[str]:
     try:
         return shlex.split(re.sub(r"\s*(\+=|-=|=)\s*", r"\1", text), comments=True)
     except ValueError as error:
-        raise UsageError(f"{text}: {error}", hint="close the quotation mark") from None
+        raise UsageError(
+            f"{text.strip()}: {str(error).lower()}", hint="close the quotation mark"
+        ) from None
 
 
 def read_term(word: str) -> Term:

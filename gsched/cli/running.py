@@ -131,6 +131,9 @@ def usage_message(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"unknown option {error.option_name!r}"
     text = _NOT_A_NUMBER.sub("is not a valid number", error.format_message()).rstrip(".")
+    text, _, choices = text.partition(". Choose from:")
+    if choices:  # a line each
+        text += f": choose from {' '.join(choices.split())}"
     return text[:1].lower() + text[1:]
 
 

@@ -66,7 +66,7 @@ class SafeMode:
 
     def _enter(self, why: str, forgotten_from: int) -> None:
         log.critical("SAFE MODE: %s. Nothing is started until: gsched recover --accept", why)
-        self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
+        self._head.safe_mode = f"safe mode ({why}); an operator ends it with gsched recover"
         self._survey = Survey(forgotten_from)
         self._late, self._taken = {}, set()
 
@@ -76,7 +76,7 @@ class SafeMode:
         if entered:
             self._enter(why, self.opened.lineage[-1].first_job)
         elif self.opened.is_copy:  # no mere copy: something is missing
-            self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
+            self._head.safe_mode = f"safe mode ({why}); an operator ends it with gsched recover"
         elif not self._unnoted:
             return
         try:

@@ -242,6 +242,13 @@ def test_a_refusal_names_the_line_and_nothing_was_done(head: Cluster) -> None:
     assert "no command was carried out" in refused.stderr
     second = gmgr(head, "-c", "set batch started=false", "-c", "set nowhere started=true")
     assert "command 2: unknown queue" in second.stderr
+    unclosed = gmgr(head, text='create night\ncreate "day\n')
+    assert 'gmgr: line 2: create "day: no closing quotation; no command' in unclosed.stderr
+    assert len(unclosed.stderr.splitlines()) == 2  # with the hint
+    unlike = gmgr(head, "set", "batch", "colour=red")
+    assert "valid: priority, " in unlike.stderr
+    assert "and others: see gmgr(1)" in unlike.stderr
+    assert len(unlike.stderr) < 250
     single = gmgr(head, "set", "nowhere", "started=true")
     assert "command" not in single.stderr
     assert "line" not in single.stderr

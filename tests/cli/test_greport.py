@@ -37,7 +37,7 @@ def test_reports_of_a_real_head(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     ran = run_here("greport", "--by", "account", "--csv", head=cluster.socket)
     lines = list(csv.DictReader(io.StringIO(ran.stdout)))
     assert [(line["group"], line["jobs"]) for line in lines] == [("physics", "5"), ("total", "5")]
-    assert lines[0]["failed_jobs_by_cause"] == "exit code: 1"
+    assert lines[0]["failed_jobs_by_cause"] == "1 exit code"
     table = run_here("greport", "-u", "nobody-here", head=cluster.socket).stdout
     assert table.splitlines()[-1].split("\t")[:2] == ["total", "0"]
     chosen = run_here("greport", "--template", "{group} {jobs}", head=cluster.socket).stdout

@@ -50,18 +50,32 @@ def test_a_healthy_head_is_ok(head: CannedHead) -> None:
 
 def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
     """Exit code 1; in words, with what to do."""
-    head.answers["GET /v1/status"] = status(version=VERSION, safe_mode="the log was cut")
+    head.answers["GET /v1/status"] = status(
+        version=VERSION,
+        safe_mode="safe mode (the log was cut); an operator ends it with gsched recover",
+    )
     head.answers["GET /v1/nodes"] = NodeList(
         server="head", now_s=1.0, nodes=(node("n7", state="unreachable", reason="no word"),)
     )
     ran = run_command("gsched", "doctor", head=head.path)
 
     assert ran.status == 1
-    assert "no job is started: the log was cut" in ran.stdout
+    assert "no job is started: the log was cut\n" in ran.stdout
     assert "gsched recover" in ran.stdout
     assert "is unreachable: no word" in ran.stdout
     assert "gnodes confirm-dead n7" in ran.stdout
     assert "FAIL  node n7" in ran.stdout
+
+
+def test_mistakes_in_a_token_are_told_in_a_line(head: CannedHead) -> None:
+    """A role that is missing, and a label that is too long, which the head is not asked for."""
+    for words, told in (
+        ((), "missing option '--role': choose from node, login, head, user\n"),
+        (("--role", "user", "--label", "x" * 65), "--label has 65 characters, of at most 64\n"),
+    ):
+        ran = run_command("gsched", "token", "create", *words, head=head.path)
+        assert ran.status == 2
+        assert ran.stderr.startswith(f"gsched: {told}"), ran.stderr
 
 
 def test_what_is_the_matter_with_nodes_is_told_by_the_head(head: CannedHead) -> None:

@@ -144,6 +144,8 @@ def test_a_reservation_is_altered(desk: Desk) -> None:
     assert alter("-D", "2:00:00") == (3600, -3600)
     assert alter("-R", "203001070700", "-D", "3600") == (-3600, -4 * 3600)
     assert alter("-E", "203001071200", "-D", "4:00:00") == (0, 0)
+    assert alter("-R", "203001072310", "-E", "2030-01-08 01:00")[0] > 0  # over midnight, as stated
+    assert alter("-R", "203001070800", "-E", "1200") == (0, 0)
     assert alter("-l", "select=1:ngpus=3") == (0, 0)
     assert desk.kept("R1").gpus == 3
     assert alter("-U", "+nobody") == (0, 0)
@@ -161,6 +163,7 @@ def test_a_reservation_is_altered(desk: Desk) -> None:
         (("-R", "0800", "-E", "0900", "-D", "60", "R1"), "two of them make the third"),
         (("-l", "walltime=60", "R1"), "only select= can be changed"),
         (("-E", "203001070700", "R1"), "not after its beginning"),
+        (("-R", "203001072310", "-E", "2305", "R1"), "-E '2030-01-08 23:05' if that is meant"),
         (("-G", "staff", "R1"), "-G is not supported"),
         (("-D", "60", "-q", "@other", "R1"), "cannot connect to server @other"),
     ):

@@ -49,7 +49,7 @@ def old_copy(world: World, facts: int) -> Head:
     state.unstored.finished.clear()
     state.epoch_id = "bb"
     head = Head(state=state, settings=world.settings, policy=world.policy)
-    head.safe_mode = "safe mode, an old copy"
+    head.safe_mode = "safe mode (an old copy)"
     return head
 
 
@@ -110,7 +110,7 @@ def test_in_safe_mode_nobody_changes_anything() -> None:
     """An answer could be lost again; operators may still look after nodes."""
     world = world_of("n1")
     job = world.submit(runs_s=1000)
-    world.head.safe_mode = "safe mode, an old copy"
+    world.head.safe_mode = "safe mode (an old copy)"
 
     for command in (
         c.ActOnJob(caller=ALICE, job=job, action=a.DeleteJob()),

@@ -81,3 +81,12 @@ def test_a_job_that_waits_for_its_directory_says_so_everywhere(site: Cluster) ->
     assert story.row.outcome is not None
     assert story.row.outcome.exit_code == 0
     assert site.head.nodes().nodes[0].faults == 0
+
+
+def test_where_no_file_can_be_created_no_directory_is_said_to_be_missing(site: Cluster) -> None:
+    job = run(site, "gsub", "-o", "/proc/x", "--", "true").stdout.strip().partition(".")[0]
+    (story,) = site.head.wait([int(job)], timeout_s=30)
+    assert story.row.outcome is not None
+    full = run(site, "gstat", "-f", job).stdout
+    assert "cannot write /proc/x: no file can be created in /proc: choose -o" in full
+    assert "does not exist" not in full

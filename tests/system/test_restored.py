@@ -102,7 +102,8 @@ def test_a21_a_restored_snapshot_gives_no_id_and_no_outcome_of_another_job(
     assert refused.id == 0
     assert refused.error is not None
     assert refused.error.code == "try_again"
-    assert "nothing is submitted or changed in safe mode" in refused.error.message
+    assert "nothing is submitted or changed in safe mode (" in refused.error.message
+    assert refused.error.message.endswith("); an operator ends it with gsched recover")
     cluster.start_node("n1", wait=False)
     wait_until(lambda: "n1 has obeyed" in safe_mode(cluster), what="the node to tell its mark")
     wait_until(lambda: known(cluster) == [(second, "adopted")], what="what the node knows")

@@ -62,6 +62,7 @@ Examples:
 _AllObjects = Mapping[str, Objects]
 _SHOWS = ("list", "print", "export")
 _CHANGES = ("create", "set", "unset", "delete")
+_NAMED_MOST: Final = 5
 _NONE: Final = "; no command was carried out"
 
 
@@ -178,8 +179,7 @@ def _read(line: str, objects: _AllObjects) -> Iterator[QueueChange]:
         raise UsageError(f"{verb}: no {kind} named", hint="see gmgr --help")
     terms = [read_term(word) for word in rest[1:]]
     if not terms and verb in {"set", "unset"}:
-        valid = ", ".join(attributes(kind))
-        raise UsageError(f"{verb}: no attribute named", hint=f"valid: {valid}")
+        raise UsageError(f"{verb}: no attribute named", hint=_valid(kind))
     yield from _of_objects(verb, kind, rest[0].split(","), terms, objects)
 
 
@@ -219,6 +219,13 @@ def _of_objects(
             yield change_of(name, *term, kind=of)
 
 
+def _valid(kind: ObjectKind) -> str:
+    """Return which attributes a kind has, of many the first."""
+    valid = attributes(kind)
+    more = len(valid) > _NAMED_MOST
+    return f"valid: {', '.join(valid[:_NAMED_MOST])}{', and others: see gmgr(1)' if more else ''}"
+
+
 def _check(verb: str, kind: ObjectKind, attribute: str, operator: str) -> None:
     """Check that an attribute can be changed so.
 
@@ -227,8 +234,7 @@ def _check(verb: str, kind: ObjectKind, attribute: str, operator: str) -> None:
     """
     is_known = attribute == "scheduling" if kind == "server" else False
     if not is_known and not path_of(kind, attribute):
-        valid = attributes(kind)
-        near = closest(attribute, valid) or f"valid: {', '.join(valid)}"
+        near = closest(attribute, attributes(kind)) or _valid(kind)
         raise UsageError(f"unknown attribute {attribute!r} of a {kind}", hint=near)
     if bool(operator) == (verb == "unset") or verb == "delete":
         named = f"{kind} NAME" if kind != "queue" else "QUEUE"

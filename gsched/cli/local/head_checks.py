@@ -258,7 +258,7 @@ def _check_oddities(counts: Mapping[str, int]) -> Iterator[Finding]:
 
 def safe_mode_reason(status: StatusReply) -> str:
     """Return why the head is in safe mode, empty if it is not, without saying again that it is."""
-    return status.safe_mode.removeprefix("safe mode, ").partition("; an operator ends it")[0]
+    return status.safe_mode.removeprefix("safe mode (").partition("); an operator ends it")[0]
 
 
 def _check_version(status: StatusReply) -> Finding:

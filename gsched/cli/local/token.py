@@ -20,7 +20,14 @@ from gsched.client import HeadClient
 from gsched.errors import InvalidRequestError, NotPermittedError, UsageError
 from gsched.model.units import format_duration, parse_duration_s
 from gsched.protocol.joining import TOKEN_ROLES, CreateToken, TokenList, TokenRow
-from gsched.protocol.tokens import SCOPES, CreateUserToken, Scope, UserTokenList, UserTokenRow
+from gsched.protocol.tokens import (
+    MAX_LABEL,
+    SCOPES,
+    CreateUserToken,
+    Scope,
+    UserTokenList,
+    UserTokenRow,
+)
 
 _CREATE_EPILOG = """\b
 Examples:
@@ -103,6 +110,11 @@ def create(  # noqa: PLR0913 - options
         if name or replace:
             given_option = "--name" if name else "--replace"
             raise UsageError(f"{given_option} is for hosts", hint="--label names a user's token")
+        if len(label) > MAX_LABEL:
+            raise UsageError(
+                f"--label has {len(label)} characters, of at most {MAX_LABEL}",
+                hint="write a shorter label",
+            )
         wanted_token = CreateUserToken(
             scope=scope or "read",
             user=user,

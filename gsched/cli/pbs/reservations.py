@@ -121,7 +121,7 @@ def _times(text: Mapping[str, str], resources: Sequence[str], now_s: float) -> d
     if stated["-R"]:
         found["from_s"] = _moment("-R", stated["-R"], now_s)
     if stated["-E"]:
-        found["to_s"] = _moment("-E", stated["-E"], found.get("from_s", now_s))
+        found["to_s"] = _end(stated["-E"], found.get("from_s", now_s), now_s)
     if not stated["-R"]:
         found["from_s"] = found.pop("to_s") - found["duration_s"]
     return found
@@ -138,6 +138,24 @@ def _moment(flag: str, text: str, after_s: float) -> float:
     except UsageError as error:
         message = error.message.removeprefix("-a: ")
         raise UsageError(f"{flag}: {message}", hint=error.hint) from None
+
+
+def _end(text: str, from_s: float, now_s: float) -> float:
+    """Return the next moment after a beginning, or from now on, that a time names.
+
+    Raises:
+        UsageError: it is no time, or, counted from now, not after the beginning, so that another
+            day may be meant, or it is a slip.
+    """
+    end_s = _moment("-E", text, max(from_s, now_s))
+    begin, end = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (from_s, end_s))
+    is_number = text[:1].isdigit()
+    if is_number and end_s > from_s >= _moment("-E", text, now_s) and end[:10] != begin[:10]:
+        raise UsageError(
+            f"-E: {text} is not after the beginning, {begin}",
+            hint=f"write -E '{end}' if that is meant",
+        )
+    return end_s
 
 
 def _items(resources: Iterable[str]) -> Iterator[str]:
@@ -318,7 +336,7 @@ def _new_times(text: Mapping[str, str], kept: Reservation, now_s: float) -> dict
         return {}
     lasts_s = read_duration_s("-D", duration) if duration else 0.0
     from_s = _moment("-R", start, now_s) if start else kept.from_s
-    to_s = _moment("-E", end, max(from_s, now_s)) if end else kept.to_s
+    to_s = _end(end, from_s, now_s) if end else kept.to_s
     if duration and end:
         from_s = to_s - lasts_s
     elif duration:

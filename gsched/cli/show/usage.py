@@ -52,7 +52,7 @@ def csv_rows(rows: Iterable[UsageRow]) -> list[list[str]]:
     """Return the lines of a file of comma-separated values, titles first."""
     lines = [list(CSV_FIELDS)]
     for row in rows:
-        causes = "; ".join(f"{cause}: {count}" for cause, count in row.causes.items())
+        causes = "; ".join(f"{count} {cause}" for cause, count in row.causes.items())
         values = [getattr(row, name) for name in CSV_FIELDS[:-1]]
         lines.append([*map(csv_cell, values), csv_cell(causes)])
     return lines
