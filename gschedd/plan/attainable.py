@@ -6,6 +6,7 @@ which no CPU is free for hours. Here each forecast of a job that waits is compar
 time at which a node has all of its request. What others hold comes back at their planned ends:
 
 * Always: what no plan can take from a running job, as it is no training job, or cannot migrate.
+  Nothing is said of a deadline that holds only if these end before their walltimes.
 * Where CPUs, memory or consumable resources let nodes hold fewer training jobs than their GPUs
   would: there also what other training jobs hold, or will hold to meet their deadlines.
 
@@ -14,7 +15,7 @@ A forecast is only corrected to a later end; no start, migration or order is cha
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -61,7 +62,15 @@ class WithinNodes:
             is_elastic(start.job_class.request) for start in plan.starts
         ):
             return plan
-        return _Check(snapshot, plan, waiting).plan()
+        expected = _Check(snapshot, plan, waiting).plan()
+        if all(each.limit_s in {None, each.end_s} for each in snapshot.running):
+            return expected
+        running = [
+            each if each.limit_s is None else structs.replace(each, end_s=each.limit_s)
+            for each in snapshot.running
+        ]
+        at_limits = _Check(structs.replace(snapshot, running=running), plan, waiting).plan()
+        return _kept_at_limits(snapshot, expected, at_limits, waiting)
 
 
 class _Held(Struct, frozen=True, kw_only=True):
@@ -125,9 +134,9 @@ class _Check:
 
     def _held(self, running: RunningJob) -> _Held:
         now_s, profile = self._snapshot.now_s, self._snapshot.profiles.get(running.job)
-        if profile is not None:
+        if profile is not None and profile.work > 0:
             end_s = now_s + self._run_s(profile, running.allocation)
-        else:
+        else:  # of one that has outlived its run time only its limit is known
             end_s = math.inf if running.end_s is None else running.end_s
         return _Held(
             job=running.job, from_s=now_s, to_s=max(end_s, now_s), allocation=running.allocation
@@ -348,8 +357,37 @@ def _corrected(
         firm=False,
         can_guarantee=False,
         why=str(reason),
+        lacks_room=True,
         unsure_until_s=None,
     )
+
+
+def _kept_at_limits(
+    snapshot: Snapshot, expected: Plan, at_limits: Plan, waiting: Container[int]
+) -> Plan:
+    """Return a plan whose deadlines are met although running jobs use their whole walltimes.
+
+    Of a job that is in time only if they end as planned nothing is known, unless it was guaranteed.
+    """
+    late = {each.job: each.why for each in at_limits.verdicts if each.meets is False}
+
+    def kept(verdict: Forecast) -> Forecast:
+        profile = snapshot.profiles.get(verdict.job)
+        if profile is None or profile.guaranteed or profile.deadline_s is None:
+            return verdict
+        if not (verdict.meets and verdict.job in late and verdict.job in waiting):
+            return verdict
+        return structs.replace(
+            verdict,
+            meets=False,
+            firm=False,
+            can_guarantee=False,
+            why=f"{late[verdict.job]} if running jobs use their whole walltimes",
+            lacks_room=True,
+            unsure_until_s=profile.deadline_s,
+        )
+
+    return structs.replace(expected, verdicts=tuple(map(kept, expected.verdicts)))
 
 
 def _has_gpus(spaces: Spaces, node: str) -> bool:

@@ -59,6 +59,7 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
         can_guarantee: the policy would keep the deadline if it were guaranteed now, although it
             does not guarantee it by itself.
         why: in words, why it will be late, or why nothing can be predicted.
+        lacks_room: it is late, as something else than GPUs keeps it from starting in time.
         unsure_until_s: until then it is unknown whether it will be in time, although nothing may
             count on it (``meets`` is False); after that it cannot be. None: it is known.
     """
@@ -74,4 +75,5 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     firm: bool = True
     can_guarantee: bool = False
     why: str = ""
+    lacks_room: bool = False
     unsure_until_s: float | None = None

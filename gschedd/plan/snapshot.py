@@ -54,6 +54,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
     ``end_s`` is when it is planned to end (see `gschedd.plan.times`), seconds since the epoch; None
     if nothing limits it. It may end later, unless that is its walltime.
+    ``limit_s``: when its walltime ends, where that may be later than planned; None: it has none.
     ``leaving``: it is being stopped, to migrate or for good, so it cannot be moved.
     ``starting``: it does not run yet, so it cannot be moved either.
     ``uses``: what it was predicted to use on its nodes when it was assigned, as far as that was.
@@ -64,6 +65,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     allocation: Allocation
     started_s: float
     end_s: float | None
+    limit_s: float | None = None
     leaving: bool = False
     starting: bool = False
     uses: Mapping[str, Use] = field(default_factory=dict)

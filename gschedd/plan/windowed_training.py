@@ -135,7 +135,7 @@ def _with_waits(snapshot: Snapshot, plan: Plan, kept_out: Mapping[int, _Barred])
         deadline_s = snapshot.profiles[job].deadline_s
         if deadline_s is not None:
             meets = False if deadline_s <= each.until_s else None
-            verdict = Forecast(job=job, meets=meets, firm=False, why=str(each.wait.reason))
-            verdicts.append(verdict)
+            why = str(each.wait.reason)
+            verdicts.append(Forecast(job=job, meets=meets, firm=False, why=why, lacks_room=True))
     waits = (each.wait for each in kept_out.values())
     return structs.replace(plan, waits=(*plan.waits, *waits), verdicts=(*plan.verdicts, *verdicts))

@@ -1,7 +1,7 @@
 """Deadlines of GPU jobs where CPUs, memory or a limit are scarcer than GPUs: none is guaranteed."""
 
 import pytest
-from msgspec import convert
+from msgspec import convert, structs
 
 from gsched.config.tables import LimitsConfig
 from gsched.errors import GschedError, InvalidRequestError
@@ -9,6 +9,7 @@ from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gschedd.core.requests import commands as c
 from gschedd.core.state.state import State
+from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
@@ -251,3 +252,95 @@ def test_a_running_training_job_closes_no_other_node_by_its_walltime(policy: Pol
     assert isinstance(short, int)
     assert (site.state(long), site.state(short)) == ("running", "running")
     assert site.machine_of(long) == ("b",)
+
+
+CPU = "select=1:ncpus=1,walltime=600"
+WITHOUT = "submit it without --reject-if-late"
+LATER = "submit it with a later deadline, or without --reject-if-late"
+
+
+@pytest.mark.parametrize("wants", [GPU, CPU])
+def test_nothing_is_said_of_a_deadline_while_scheduling_is_stopped(wants: str) -> None:
+    site = Site(deadline.plan)
+    site.head.settings = structs.replace(site.head.settings, scheduling=False)
+
+    result = site.insists(wants, 1800.0)
+
+    assert "an operator has stopped scheduling; nothing was queued" in refused(result)
+    assert isinstance(result, GschedError)
+    assert result.hint == WITHOUT
+
+
+def hint(result: int | GschedError) -> str:
+    assert isinstance(result, GschedError), "it was taken"
+    return result.hint
+
+
+def test_a_refusal_advises_only_what_could_help() -> None:
+    """More GPUs help a training of a stated workload, and none that lacks CPUs or a node."""
+    site = Site(deadline.plan)
+    site.submit("select=1:ncpus=4:ngpus=2,walltime=7200", runs_s=7000.0)
+    work = Training(iterations=600.0, rates=((1, 1.0), (2, 2.0)))
+
+    assert hint(site.insists(CPU, 1800.0)) == LATER
+    assert hint(site.insists(GPU, 1800.0)) == LATER
+    assert hint(site.insists("select=1:ncpus=1", 1800.0)).startswith("submit it with a --walltime,")
+    assert hint(site.insists(GPU, 1800.0, holds=("user",))) == WITHOUT
+    site.do(c.ActOnNode(caller=ADMIN, node="a", action=a.DrainNode(reason="dust")))
+    assert hint(site.insists(GPU, 1800.0)) == WITHOUT
+
+    other = Site(deadline.plan, cpus=8)
+    other.submit(
+        "select=1:ncpus=1:ngpus=1,walltime=600", training=work, runs_s=600.0, deadline_after_s=650.0
+    )
+    other.submit(
+        "select=1:ncpus=1:ngpus=1,walltime=600", training=work, runs_s=600.0, deadline_after_s=650.0
+    )
+    assert "later deadline or more GPUs" in hint(other.insists(GPU, 700.0, training=work))
+
+
+@pytest.mark.parametrize("policy", [deadline.plan, elasticflow.plan])
+def test_a_job_that_has_outlived_its_run_time_holds_its_cpus_until_its_walltime_ends(
+    policy: Policy,
+) -> None:
+    """It stated 600 s of work, has all CPUs and runs for two hours."""
+    site = Site(policy)
+    site.submit(
+        "select=1:ncpus=4:ngpus=1,walltime=7200",
+        training=Training(iterations=600.0, rates=((1, 1.0),)),
+        deadline_after_s=10_000.0,
+        runs_s=7100.0,
+    )
+    site.run_for(1000.0)
+
+    assert "1 CPU short until " in refused(site.insists(GPU, 1800.0))
+    assert isinstance(site.insists(GPU, 8000.0), int)
+
+
+@pytest.mark.parametrize("policy", [deadline.plan, elasticflow.plan])
+def test_no_deadline_is_guaranteed_that_holds_only_for_learned_run_times(policy: Policy) -> None:
+    """Jobs of the kind took 50 s; one has all CPUs, and a walltime of two hours."""
+    site = Site(policy)
+    site.head.model = RobustModel()
+    holds = "select=1:ncpus=4,walltime=7200"
+    for _ in range(6):
+        site.submit(holds, kind="prepare", runs_s=50.0)
+        site.run_for(60.0)
+    site.submit(holds, kind="prepare", runs_s=3000.0)
+
+    result = site.insists(GPU, 1800.0)
+    message = refused(result)
+    assert hint(result) == LATER
+    queued = site.submit(GPU, deadline_after_s=1800.0, runs_s=600.0)
+    kept = site.insists(GPU, 9000.0)
+
+    assert "cannot predict whether the deadline" in message
+    assert "1 CPU short until " in message
+    assert "if running jobs use their whole walltimes" in message
+    assert (site.job(queued).meets, site.job(queued).guaranteed) == (None, None)
+    assert isinstance(kept, int)
+    site.run_for(1500.0)
+    site.submit("select=1:ncpus=1,walltime=60")  # with it all is judged anew
+    assert site.job(queued).meets is False
+    site.run_for(6000.0)
+    assert site.state(kept) == "done"

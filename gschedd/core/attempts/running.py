@@ -71,6 +71,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         expected_s = predicted_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
     if expected_s is None and job.spec.walltime_s is None:
         expected_s = settings.config.head.default_walltime_s or None
+    left_s = walltime_left_s(job)
     return RunningJob(
         job=job.id,
         allocation=attempt.allocation,
@@ -86,7 +87,8 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         end_s=planned_end_s(
             started_s=started_s,
             expected_s=expected_s,
-            walltime_s=walltime_left_s(job),
+            walltime_s=left_s,
             now_s=now_s,
         ),
+        limit_s=None if left_s is None else started_s + left_s,
     )

@@ -43,6 +43,7 @@ _EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRAT
 
 V = TypeVar("V")
 
+RUN_TIME_UNKNOWN: Final = "its run time is unknown"
 
 #: Where the policy raised.
 FAILED: Final = Forecast(why="the policy failed, so its end cannot be predicted")
@@ -249,7 +250,7 @@ def concluded(
         start = answer.starts.get(NEW_JOB, Forecast())
         start_s, interval, unknown = start.start_s, start.interval, start.start_unknown
     if size is None or not spec.is_training:
-        why = "its run time is unknown"
+        why = RUN_TIME_UNKNOWN
         return Forecast(start_s=start_s, interval=interval, start_unknown=unknown, why=why)
     if start_s is None:
         why = "its start time cannot be predicted"
@@ -301,6 +302,8 @@ def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -
     queue = settings.queues.get(spec.queue)
     if queue is None or not queue.started:
         return f"queue {spec.queue} is stopped"
+    if not settings.scheduling:
+        return "an operator has stopped scheduling"
     if any(kind is not HoldKind.DEPENDENCY for kind in spec.holds):
         return "the job is held"
     if is_planned(spec, state):
@@ -367,7 +370,7 @@ def guarantee_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) ->
             firm=outlook.firm or outlook.can_guarantee,
         )
     because = f": {outlook.why}" if outlook.why else ""
-    hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"
+    hint = f"submit it {_remedy(spec, outlook)}without --reject-if-late"
     if outlook.meets is None:
         raise InvalidRequestError(
             f"cannot predict whether the deadline {moment(spec.deadline_s)} will be met"
@@ -380,6 +383,17 @@ def guarantee_of(job: int, spec: JobSpec, outlook: Forecast, *, now_s: float) ->
         "nothing was queued",
         hint=hint,
     )
+
+
+def _remedy(spec: JobSpec, outlook: Forecast) -> str:
+    """Return how a job that was refused could be in time, as far as its user can do something."""
+    if outlook.why == RUN_TIME_UNKNOWN:
+        return "with a --walltime, or "
+    if outlook.end_s is None and (outlook.meets is None or outlook.lacks_room):
+        return ""
+    if spec.training is None or not spec.request.takes_gpus or outlook.lacks_room:
+        return "with a later deadline, or "
+    return "with a later deadline or more GPUs, or "
 
 
 class _With(Mapping[int, V]):
