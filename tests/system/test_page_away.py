@@ -55,7 +55,7 @@ def test_safe_mode_is_named_on_all_pages(cluster: Cluster) -> None:
     browser = Browser(address(cluster))
     browser.log_in()
 
-    wait_until(lambda: "Safe mode, " in browser.get("/").text, what="the banner")
+    wait_until(lambda: "Safe mode (" in browser.get("/").text, what="the banner")
     pages = {path: browser.get(path).text for path, _ in PAGES}
     assert {path: text.count("ends it with gsched recover") for path, text in pages.items()} == (
         dict.fromkeys(pages, 1)
