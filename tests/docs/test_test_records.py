@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,18 @@ def test_each_folder_of_tests_is_described() -> None:
     described = ROW.findall(text.partition("## Tests")[2].partition("\n## ")[0])
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert set(described) == folders
+
+
+def test_failed_tests_are_named_as_pytest_takes_them(tmp_path: Path) -> None:
+    names = ("tests/a.py::test_b[x@y]", "tests/a.py::test_b[x@y]@a", "tests/c.py::test_d@c")
+    cache = tmp_path / ".pytest_cache/v/cache/lastfailed"
+    cache.parent.mkdir(parents=True)
+    cache.write_text(json.dumps(dict.fromkeys(names, True)))
+    ran = subprocess.run(
+        [sys.executable, ROOT / "scripts/lib/last_failed.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        check=True,
+        encoding="utf-8",
+    )
+    assert ran.stdout.splitlines() == [plain_name(name) for name in names]
