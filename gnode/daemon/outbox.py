@@ -164,7 +164,7 @@ class Outbox:
         """Return the names of a file or directory, each directory before what is in it.
 
         Args:
-            most: so many may be in it.
+            most: the most entries that it may have.
 
         Raises:
             DeliveryError: there is too much.

@@ -40,8 +40,8 @@ from gschedd.core.requests import commands as c
 from gschedd.core.requests.authorize import Verb, authorize
 from gschedd.core.requests.resubmit import (
     changeable,
+    changed_submission,
     prepare_again,
-    stated_anew,
     stated_spec,
 )
 from gschedd.core.requests.submit import known_submission
@@ -146,7 +146,7 @@ class Resubmissions:
         await parts.code.check(uid, original.spec.snapshot)
         spec = stated_spec(original.spec)
         script = blobs.get(spec.script_digest, b"").decode(errors="replace")
-        anew = stated_anew(spec, wanted.changes, script)
+        anew = changed_submission(spec, wanted.changes, script)
         content = None
         if anew.script != script:
             content = await asyncio.to_thread(content_of, anew)

@@ -67,7 +67,7 @@ def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
     assert "FAIL  node n7" in ran.stdout
 
 
-def test_mistakes_in_a_token_are_told_in_a_line(head: CannedHead) -> None:
+def test_a_mistake_in_a_token_has_a_message_of_one_line(head: CannedHead) -> None:
     """A role that is missing, and a label that is too long, which the head is not asked for."""
     for words, told in (
         ((), "missing option '--role': choose from node, login, head, user\n"),

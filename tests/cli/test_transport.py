@@ -156,7 +156,7 @@ def test_silence_is_given_up(tmp_path: Path) -> None:
             at(tmp_path / "s").exchange("GET", "/", timeout_s=0.05)
 
 
-def test_silence_is_told_once_while_the_answer_is_awaited(tmp_path: Path) -> None:
+def test_a_silent_head_is_named_once_while_a_command_waits(tmp_path: Path) -> None:
     """Not where a request has a limit of its own: a wait for a job is silent for long."""
     told: list[tuple[float, float]] = []
     with slow(tmp_path / "s"):

@@ -260,7 +260,7 @@ LATER = "submit it with a later deadline, or without --reject-if-late"
 
 
 @pytest.mark.parametrize("wants", [GPU, CPU])
-def test_nothing_is_said_of_a_deadline_while_scheduling_is_stopped(wants: str) -> None:
+def test_a_deadline_is_unknown_while_scheduling_is_stopped(wants: str) -> None:
     site = Site(deadline.plan)
     site.head.settings = structs.replace(site.head.settings, scheduling=False)
 

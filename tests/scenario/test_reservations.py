@@ -106,7 +106,7 @@ def test_a_job_that_waits_in_it_delays_no_job_elsewhere() -> None:
     assert not world.wait_of(waits).reserved
 
 
-def test_others_are_not_told_of_it() -> None:
+def test_it_is_unknown_to_other_users() -> None:
     """What they may not see is refused with the words of one that does not exist."""
     world = one_node()
     world.do(change())

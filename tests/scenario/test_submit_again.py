@@ -10,7 +10,7 @@ from gsched.model.states import HoldKind
 from gsched.protocol.rerun import JobChanges
 from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from gschedd.core.requests import commands as c
-from gschedd.core.requests.resubmit import prepare_again, stated_anew, stated_spec
+from gschedd.core.requests.resubmit import changed_submission, prepare_again, stated_spec
 from gschedd.core.requests.submit import Submission
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.kept import kept_words
@@ -22,7 +22,7 @@ def again(world: World, job: int, *, by: Caller = ALICE, **changes: object) -> c
     """Return the command that submits a job again."""
     original = world.job(job)
     array = original.spec.array
-    anew = stated_anew(stated_spec(original.spec), JobChanges(**changes), "")  # type: ignore[arg-type]  # of a test
+    anew = changed_submission(stated_spec(original.spec), JobChanges(**changes), "")  # type: ignore[arg-type]  # of a test
     return c.Resubmit(
         caller=by,
         original=original,

@@ -69,7 +69,7 @@ def prepare_again(command: Resubmit, state: State, settings: Settings, now_s: fl
             hint="start another one with gsub -I",
         )
     if command.anew is not None:
-        spec = _anew(spec, command, command.anew, state, settings)
+        spec = _with_changes(spec, command, command.anew, state, settings)
     check_arguments(spec.arguments, owner, state)
     spec = with_project(spec, owner, settings)
     walltime_s = checked_walltime(spec.walltime_s, spec.queue, settings, is_interactive=False)
@@ -137,7 +137,7 @@ def changeable(spec: JobSpec, script: str) -> JobChanges:
     )
 
 
-def stated_anew(spec: JobSpec, changes: JobChanges, script: str) -> SubmitJob:
+def changed_submission(spec: JobSpec, changes: JobChanges, script: str) -> SubmitJob:
     """Return what can be changed of a job as a submission states it.
 
     Args:
@@ -167,7 +167,7 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _anew(
+def _with_changes(
     spec: JobSpec, command: Resubmit, anew: SubmitJob, state: State, settings: Settings
 ) -> JobSpec:
     """Return a job with what its owner states anew.
