@@ -12,6 +12,7 @@ half a line spoils no other. The kinds of lines:
 ``started {...}``      who runs the attempt
 ``asked N``            the signal of migration N was sent to the processes that handle it
 ``unhandled N``          no process handles it, so it was not sent
+``sent N``             the signals among the orders before byte N have been sent
 ``cleaned``            what the attempt's container has left is removed
 ``ended CHECK {...}``  the exit record with its CRC-32; the first one counts
 ``epilog "..."``       the epilog has ended, and what went wrong, as JSON
@@ -41,7 +42,7 @@ RESERVED_BYTES = 4096
 _STARTED_BYTES = 5 * RESERVED_BYTES  # two paths of 4096 bytes, twice
 _STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
 _STAGING, _CLEANED, _EPILOG = b"staging ", b"cleaned", b"epilog "
-_SIGNALLED, _UNHANDLED = b"asked ", b"unhandled "
+_SIGNALLED, _UNHANDLED, _SENT = b"asked ", b"unhandled ", b"sent "
 _FACTS = (
     _STARTING,
     _STAGING,
@@ -49,6 +50,7 @@ _FACTS = (
     _STARTED,
     _SIGNALLED,
     _UNHANDLED,
+    _SENT,
     _CLEANED,
     _ENDED,
     _EPILOG,
@@ -66,6 +68,7 @@ class Story:
         started: who runs the attempt, JSON.
         signalled: the last migration for which it was sent its signal, 0: none.
         unhandled: the last migration whose signal no process handled, 0: none.
+        sent_bytes: the signals among the orders before this byte have been sent.
         cleaned: nothing is left of its container.
         ended: the exit record, JSON.
         epilog: what went wrong in its epilog, empty: nothing; None: it has not ended.
@@ -78,6 +81,7 @@ class Story:
         "ended",
         "epilog",
         "may_have_run",
+        "sent_bytes",
         "signalled",
         "size_bytes",
         "started",
@@ -86,7 +90,7 @@ class Story:
 
     def __init__(self, content: bytes = b"") -> None:
         self.begun = self.may_have_run = self.cleaned = False
-        self.signalled = self.unhandled = 0
+        self.signalled = self.unhandled = self.sent_bytes = 0
         self.size_bytes = len(content)
         self.started: bytes | None = None
         self.ended: bytes | None = None
@@ -106,6 +110,8 @@ class Story:
             self.signalled = max(self.signalled, _number_after(_SIGNALLED, line))
         elif line.startswith(_UNHANDLED):
             self.unhandled = max(self.unhandled, _number_after(_UNHANDLED, line))
+        elif line.startswith(_SENT):
+            self.sent_bytes = max(self.sent_bytes, _number_after(_SENT, line))
         elif line == _MAY_RUN:
             self.begun = self.may_have_run = True
         elif line.startswith(_STARTED):
@@ -160,9 +166,15 @@ class Journal:
         """Return what all lines say; `orders` goes on where it was."""
         return Story(_read_from(self._fd, 0))
 
-    def orders(self) -> Iterator[bytes]:
-        """Yield gnode's orders that were added since the last call, and are complete."""
+    def orders(self, before: int | None = None) -> Iterator[bytes]:
+        """Yield gnode's orders that were added since the last call, and are complete.
+
+        Args:
+            before: of those, the orders before this byte of the file.
+        """
         content = _read_from(self._fd, self._offset)
+        if before is not None:
+            content = content[: max(0, before - self._offset)]
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
         for line in complete.split(b"\n"):
@@ -215,6 +227,14 @@ class Journal:
             OSError: there is no space for it.
         """
         self._append(b"%s%d" % (_SIGNALLED if sent else _UNHANDLED, request))
+
+    def announce_sent(self) -> None:
+        """Say that the signals among the orders that were read are being sent.
+
+        Raises:
+            OSError: there is no space for it.
+        """
+        self._append(b"%s%d" % (_SENT, self._offset))
 
     def announce_cleaned(self) -> None:
         """Say that nothing is left of the attempt's container."""

@@ -258,13 +258,16 @@ class JournalCommands:
         self._directory = directory
         self._journal = journal
 
-    def read(self) -> list[object]:
+    def read(self, before: int | None = None) -> list[object]:
         """Return the complete orders that were added since the last call, decoded.
+
+        Args:
+            before: of those, the orders before this byte of the journal.
 
         Lines that are no JSON (a disk that was full) are left out with a word in the log.
         """
         orders: list[object] = []
-        for line in self._journal.orders():
+        for line in self._journal.orders(before):
             try:
                 orders.append(json.loads(line))
             except ValueError:

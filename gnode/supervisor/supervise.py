@@ -4,6 +4,7 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -517,8 +518,11 @@ class _Supervisor:
         if self._shells is not None:
             orders_read = self._shells.take(orders_read)
         now_s = kernel.boottime_s()
-        for number in orders.obey(orders_read, self._ending, self._asking, now_s):
-            if self._job_pid:
+        signals = orders.obey(orders_read, self._ending, self._asking, now_s)
+        if signals and self._job_pid:
+            with contextlib.suppress(OSError):  # a full disk: whoever takes over sends them again
+                self._journal.announce_sent()
+            for number in signals:
                 proc.send(self._members(), number)
         if self._ending.launched_s is not None and self._gate is not None and self._job_pid:
             self._open_gate(self._gate, self._ending.launched_s)

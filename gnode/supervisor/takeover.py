@@ -7,6 +7,7 @@ and later also tell the exit status. Where they do not, or if the supervisor had
 itself, the outcome is lost: whatever is left of the job is killed, and the record says so.
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -49,6 +50,7 @@ class LostAttempt:
         "_seen",
         "_task",
         "_ticks",
+        "_unsent",
         "_warned",
         "_watched",
         "_zombie_until_s",
@@ -88,13 +90,15 @@ class LostAttempt:
         )
         self._journal = open_journal(directory)
         self._commands = spool.JournalCommands(directory, self._journal)
-        # Stops and limits hold on; signals in the file were sent by the supervisor already, but for
-        # one of a migration that it has not answered yet.
+        # Stops and limits hold on. The supervisor has said up to where it has sent signals, and
+        # answered for those of a migration.
         story = self._journal.story()
         self._asking = Asking(story.unhandled)
         if story.signalled:
             self._ending.ask(story.signalled, kernel.boottime_s())
-        orders.obey(self._commands.read(), self._ending, self._asking, kernel.boottime_s())
+        sent, unsent = self._commands.read(story.sent_bytes), self._commands.read()
+        orders.obey(sent, self._ending, self._asking, kernel.boottime_s())
+        self._unsent = orders.obey(unsent, self._ending, self._asking, kernel.boottime_s())
         if started and not self._may_have_run:  # its files were being copied: it is tried again
             self._ending.allow(0.0, kernel.boottime_s())
         if gate.is_shut(task, self._ending):  # its gate went with its supervisor
@@ -179,8 +183,9 @@ class LostAttempt:
     def step(self) -> bool:
         """Obey orders and limits; return True once nothing is left and the record is written."""
         now_s = kernel.boottime_s()
-        for number in orders.obey(self._commands.read(), self._ending, self._asking, now_s):
-            proc.send(self._members, number)
+        self._unsent += orders.obey(self._commands.read(), self._ending, self._asking, now_s)
+        if self._unsent:
+            self._send()
         if self._ending.reason is None and not spool.exists(self._directory, spool.TASK):
             self._ending.stop("node_stop", 0.0, now_s)  # as its supervisor would have
         lease.look(self._directory, self._task, self._ending, now_s)
@@ -205,6 +210,14 @@ class LostAttempt:
             cgroup.kill(self._task)
             proc.send(self._members, signal.SIGKILL)
         return False
+
+    def _send(self) -> None:
+        """Send the signals that are due to all processes of the job."""
+        with contextlib.suppress(OSError):  # a full disk: whoever takes over sends them again
+            self._journal.announce_sent()
+        for number in self._unsent:
+            proc.send(self._members, number)
+        self._unsent.clear()
 
     def _write_down(self) -> bool:
         """Write the exit record; False (try again later) while the disk does not take it."""

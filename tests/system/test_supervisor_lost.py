@@ -98,6 +98,25 @@ def test_c7_orders_are_obeyed_without_a_supervisor(
     assert (record["stop_reason"], record["signal"]) == ("delete", signal.SIGTERM)
 
 
+def test_c7_a_signal_that_the_supervisor_did_not_live_to_send_is_sent(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    argv = gated(tmp_path / "gate", "exit 0")
+    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
+    pid = launcher.launch(launcher.task(1, argv))
+    launcher.wait_for_output(1, "up")
+
+    os.kill(pid, signal.SIGSTOP)
+    launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
+    kill(pid)
+    launcher.wait_for_output(1, "hello")
+    (tmp_path / "gate").touch()
+
+    assert launcher.exit(1)["exit_code"] == 0
+    assert launcher.output(1) == "up\nhello\n"
+
+
 def test_c7_a_signal_that_was_delivered_is_not_sent_again(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:

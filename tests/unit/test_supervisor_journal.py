@@ -106,6 +106,22 @@ def test_orders_are_read_once_whole_and_apart_from_the_other_lines(tmp_path: Pat
     assert list(reader.orders()) == [b'{"c"', b'{"d":4}']  # the half one is no JSON: it is logged
 
 
+def test_orders_whose_signals_were_sent_are_told_from_later_ones(tmp_path: Path) -> None:
+    writer, supervisor = made(tmp_path), made(tmp_path)
+    writer.write_order(b'{"a":1}')
+    writer.write_order(b'{"b":2}')
+    list(supervisor.orders())
+    writer.write_order(b'{"c":3}')
+    supervisor.announce_sent()
+    writer.write_order(b'{"d":4}')
+
+    successor = made(tmp_path)
+    sent_bytes = story(tmp_path).sent_bytes
+
+    assert list(successor.orders(sent_bytes)) == [b'{"a":1}', b'{"b":2}']
+    assert list(successor.orders()) == [b'{"c":3}', b'{"d":4}']
+
+
 def test_a_line_that_does_not_fit_is_an_error_and_is_written_again(tmp_path: Path) -> None:
     lines = made(tmp_path)
     lines.write_started(STARTED)
