@@ -284,7 +284,10 @@ def test_a_job_that_only_knows_a_signal_goes_on_elsewhere(desk: Desk) -> None:
     )
     number = str(desk.cluster.head.submit([job]).results[0].id)
     story = desk.cluster.jobs / "story"
-    wait_until(story.exists, what="its start")
+    wait_until(
+        lambda: story.exists() and desk.story(number).attempts[-1].state == "running",
+        what="the head to know of its start",
+    )
 
     ran = desk.run("gmigrate", number, "--to", "n2", "--wait")
 

@@ -42,10 +42,14 @@ class Site(NamedTuple):
     root: str
 
     def submitted(self, user: User, *words: str) -> int:
-        """Submit a job and wait until it runs."""
+        """Submit a job and wait until its node has reported its start."""
         job = self.users.submit(self.cluster, user, *words)
-        wait_until(lambda: self.state(job) == "running", what=f"job {job} to run")
+        wait_until(lambda: self.attempts(job)[-1:] == ["running"], what=f"job {job} to run")
         return job
+
+    def attempts(self, job: int) -> list[str]:
+        """Return the states of a job's attempts."""
+        return [str(each.state) for each in self.cluster.head.job(job).attempts]
 
     def state(self, job: int) -> str:
         """Return the state of a job."""
