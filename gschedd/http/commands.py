@@ -15,6 +15,7 @@ from gsched.errors import (
     InvalidRequestError,
     TryAgainError,
     UnknownJobError,
+    UnknownNodeError,
 )
 from gsched.failpoint import failpoint
 from gsched.model import limits
@@ -530,9 +531,7 @@ class Commands:
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
         if isinstance(action, a.RemoveNode):
-            for node, step in zip(action.nodes, steps, strict=True):
-                if step.error is None:
-                    await self._parts.members.release("node", node)
+            steps = [await self._released(*each) for each in zip(action.nodes, steps, strict=True)]
         now_s = self._parts.clock.wall_s()
         results = tuple(
             action_result(node, step.error, node_words(self._head.state, node, action, now_s))
@@ -540,6 +539,14 @@ class Commands:
         )
         note_results(request, action.action, ((each.id, each.error) for each in results))
         return answer(api.ActionReply(results=results))
+
+    async def _released(self, node: str, step: Step) -> Step:
+        """Free the name of a removed node; that of a node that has only joined is removed, too."""
+        if isinstance(step.error, UnknownNodeError) and self._parts.members.has_joined(node):
+            step = Step()
+        if step.error is None:
+            await self._parts.members.release("node", node)
+        return step
 
     # --- safe mode ---
 

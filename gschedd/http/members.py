@@ -86,7 +86,7 @@ class Members:
         return begins_s <= self.revoked.get(f"{role}/{name}", -1.0)
 
     async def revoke(self, role: MemberRole, name: str, *, replaced: bool = False) -> None:
-        """Refuse all certificates that a host has now, for ever.
+        """Refuse all certificates that a host has now, for ever, and delete tokens for its name.
 
         Args:
             replaced: another host has joined with its name, which stays taken.
@@ -94,8 +94,13 @@ class Members:
         key, now_s = f"{role}/{name}", self._clock.wall_s()
         await self.save(REVOKED, key, repr(now_s))
         self.revoked[key] = now_s
-        if not replaced:
-            await self.release(role, name)
+        if replaced:
+            return
+        await self.release(role, name)
+        for token_id, token in list(self._tokens.items()):
+            if (token.row.role, token.row.name, token.row.used_s) == (role, name, 0.0):
+                self._tokens.pop(token_id, None)
+                await self.save(TOKEN, token_id, None)
 
     async def release(self, role: MemberRole, name: str) -> None:
         """Let any host join with a name."""

@@ -252,6 +252,40 @@ def test_a_removed_name_is_free_and_a_returned_one_is_taken_while_its_host_is_of
     assert free.status == 0, free.stderr
 
 
+def test_a_host_that_has_only_joined_is_removed_and_a_revoked_name_keeps_no_token(
+    cluster: Cluster,
+) -> None:
+    """The administrator has joined the wrong host, or has printed a line too many."""
+    cluster.start_head()
+    assert join(cluster, created(cluster, "--role", "node"), "n1").status == 0
+    assert join(cluster, created(cluster, "--role", "node"), "n1", state="second").status
+
+    ran = run_command("gnodes", "remove", "n1", "n2", head=cluster.socket)
+
+    assert "n1" not in ran.stderr
+    assert "unknown node 'n2'" in ran.stderr
+    again = run_command("gnodes", "remove", "n1", head=cluster.socket)
+    assert "unknown node 'n1'" in again.stderr
+    line = created(cluster, "--role", "node", "--name", "n1")
+    assert join(cluster, line, "n1", state="second").status == 0
+
+    unused = [
+        created(cluster, "--role", role, "--name", name)
+        for role, name in (("node", "n1"), ("login", "n1"), ("node", "n2"))
+    ]
+    assert run_command("gnodes", "revoke", "n1", head=cluster.socket).status == 0
+    cluster.stop_head()
+    cluster.start_head()
+    ran = join(cluster, unused[0], "n1", state="third")
+    assert "the token is unknown here: it was deleted" in ran.stderr
+    assert join(cluster, unused[2], "n2").status == 0
+    listed = json.loads(
+        run_command("gsched", "token", "list", "--json", head=cluster.socket).stdout
+    )
+    tokens = [(row.get("name", ""), row.get("used_by", "")) for row in listed["hosts"]["tokens"]]
+    assert sorted(tokens) == [("", ""), ("", "n1"), ("n1", "n1"), ("n2", "n2")]
+
+
 @pytest.mark.parametrize("role", ["node", "login"])
 def test_t70_a_token_for_any_name_gives_no_name_of_operator_hosts(
     cluster: Cluster, role: str
