@@ -303,7 +303,8 @@ class Transport:
                 self.address = standby
                 return
             if waited_s >= self.patience_s:
-                raise errors[0]
+                words = "; ".join(error.message for error in errors)
+                raise type(errors[0])(words, hint=errors[0].hint) from errors[0]
             if waited_s >= CONNECT_PATIENCE_S:
                 self.note_wait()
             pause(pause_s)

@@ -55,6 +55,14 @@ def test_a_submission_that_is_never_answered_says_that_it_may_be_queued(
     assert "gstat" in caught.value.hint
 
 
+def test_of_several_heads_each_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    both = [f"{tmp_path}/a.sock", f"{tmp_path}/b.sock"]
+    with pytest.raises(HeadUnreachableError) as caught:
+        HeadClient(",".join(both), patience_s=0.0).status()
+    assert all(f"no head answers at {each} " in caught.value.message for each in both)
+    assert "gsched doctor" in caught.value.hint
+
+
 def test_no_head_at_all_is_an_error_without_retries(tmp_path: Path) -> None:
     with pytest.raises(HeadUnreachableError, match="no head answers"):
         HeadClient(str(tmp_path / "none"), patience_s=0.0).submit([new_job(name="a", workdir="/")])
