@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
+import msgspec
+
 from gsched.clock import Clock
 from gsched.errors import ConfigError, StorageError
 from gsched.files import flush_directory
@@ -59,8 +61,11 @@ class Follower:
         self.ruler = Ruler("", 0, 0.0)
         self.looked_s = clock.monotonic_s()
 
-    def catch_up(self) -> int:
+    def catch_up(self, before: Ruler | None = None) -> int:
         """Take in the records that are missing; return the position that is reached.
+
+        Args:
+            before: who has ruled before this head took the lease; None: it has not taken it.
 
         Raises:
             ConfigError: the database is not of this log, or has records that the log lacks; or what
@@ -72,7 +77,7 @@ class Follower:
         with closing(self._connect()) as db:
             while self._take(db):
                 pass
-            self._check_ruler(db, self.ruler)
+            self._check_ruler(db, before or self.ruler)
         return self.position
 
     def rule(self, pause: Callable[[], object]) -> HeadLease:
@@ -84,16 +89,16 @@ class Follower:
         holder = ""
         while True:
             position = self.catch_up()
+            before = self.ruler = self._log.ruler()
             number = self._log.acquire()
             if number:
                 try:
-                    position = self.catch_up()
+                    position = self.catch_up(msgspec.structs.replace(before, left_s=0.0))
                 except BaseException:
                     self._log.release(number)
                     raise
                 log.info("this head rules: lease %d, at record %d", number, position)
                 return HeadLease(self._log, number)
-            self.ruler = self._log.ruler()
             if self.ruler.holder != holder:
                 log.info("standing by at record %d: %s rules", position, self.ruler.holder)
             holder = self.ruler.holder

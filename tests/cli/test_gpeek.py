@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.job_rows import OutcomeRow
+from gsched.protocol.job_rows import AttemptRow, OutcomeRow, PartRow
 from tests.support.commands import run_command
 from tests.support.fake_api import FakeApi, make_row, serve
 from tests.support.ptys import Sitting
@@ -97,6 +97,23 @@ def test_without_such_a_file_the_heads_words_are_the_error(head: Path, fake: Fak
 
     assert (ran.status, ran.stdout) == (75, "")
     assert ran.stderr.startswith("gpeek: node n1 does not answer")
+
+
+@pytest.mark.parametrize(("state", "is_told"), [("starting", True), ("running", False)])
+def test_a_job_whose_start_was_not_reported_is_a_note(
+    head: Path, fake: FakeApi, state: str, *, is_told: bool
+) -> None:
+    """Its state is R from the launch on; an empty output would be taken for that of the job."""
+    parts = tuple(PartRow(node=node, state="pending", cpus=1) for node in ("n1", "n2"))
+    attempt = AttemptRow(attempt=1, state=state, assigned_s=0.0, parts=parts)
+    fake.add(fake.stories[1].row, attempts=(attempt,))
+    fake.output[1, "stdout"] = b""
+    words = "job 1 is starting on n1, n2, it has no output yet; follow it with gpeek -f 1"
+
+    ran = run_command("gpeek", "1", head=head)
+
+    assert (ran.status, ran.stdout) == (0, "")
+    assert ran.stderr == (f"gpeek: {words}\n" if is_told else "")
 
 
 def test_an_unknown_job_is_an_error(head: Path) -> None:

@@ -1,13 +1,22 @@
 """The authority of the cluster on two heads: hosts must trust the second one when it rules."""
 
 import shutil
+import signal
+import sqlite3
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gsched.clock import SystemClock
+from gsched.errors import ConfigError
 from gsched.pki import issuing
 from gsched.pki.files import AUTHORITY, DIRECTORY, NEXT, OWN, TRUSTED
+from gschedd.store.journal import Ruler
+from gschedd.store.sqlite import DATABASE
+from gschedd.store.standby import Follower
 from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
@@ -117,15 +126,47 @@ def test_a_head_whose_authority_became_another_one_does_not_begin_to_rule(
     first.start_head()
     noted(first, store)
     stand_by(first, second)
+    second.head_process.send_signal(signal.SIGSTOP)  # it sees all of this at once
     make_own_authority(second)
     first.kill_head()
+    wait_until(lambda: lease_left_s(store) < 0, what="the end of the lease")
+    second.head_process.send_signal(signal.SIGCONT)
 
     said = refusal(second)
     assert not rules(second)
     assert f"{first.state_dir}, which has ruled last" in said
-    assert float(store.psql("SELECT extract(epoch FROM until_at - now()) FROM gsched_lease")) < 0
+    assert lease_left_s(store) < 0
     first.start_head()
     assert submit(first) == "1"
+
+
+def lease_left_s(store: Postgres) -> float:
+    return float(store.psql("SELECT extract(epoch FROM until_at - now()) FROM gsched_lease"))
+
+
+def test_the_check_under_the_lease_names_the_head_that_ruled_before(
+    heads: tuple[Cluster, Cluster], store: Postgres
+) -> None:
+    """What it says would else be of this head, which has just taken the lease."""
+    from gschedd.store.postgresql import PostgresLog  # psycopg is optional
+
+    first, second = heads
+    first.start_head()
+    holder = store.psql("SELECT holder FROM gsched_lease")
+    own = PostgresLog(store.url, holder="two", lease_s=LEASE_S)
+    found: list[tuple[str, bool]] = []
+
+    def check(_: sqlite3.Connection, ruler: Ruler) -> None:
+        found.append((ruler.holder, ruler.left_s > 0.0))
+        if own.ruler().holder == "two":
+            raise ConfigError("stop")
+
+    first.kill_head()
+    path = str(second.state_dir / DATABASE)
+    with closing(own), pytest.raises(ConfigError):
+        Follower(path, own, SystemClock(), check).rule(lambda: time.sleep(0.1))
+
+    assert found[-1] == (holder, False)
 
 
 def test_the_error_of_a_lost_authority_names_the_remedy(

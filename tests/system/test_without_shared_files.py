@@ -79,10 +79,10 @@ TWO_LINES = ("sh", "-c", "echo first; while ! [ -e {go} ]; do sleep 0.1; done; e
 
 
 def two_lines(apart: Apart, name: str, *words: str) -> int:
-    """Start a job that writes two lines."""
+    """Start a job that writes two lines, and wait for the first one on its node."""
     command = [each.format(go=apart.home / "go") for each in TWO_LINES]
     job = apart.submit(*words, "-N", name, "--", *command, host="l1")
-    wait_until(lambda: apart.cluster.head.job(job).row.state == "running", what=name)
+    wait_until(lambda: apart.run("gpeek", str(job)).stdout == "first\n", what=name)
     return job
 
 
@@ -97,14 +97,14 @@ def test_output_returns_while_the_job_runs(apart: Apart) -> None:
     apart.cluster.kill_node("n1")
     apart.start_host("n1")
     found = sorted(path.name for path in home.iterdir())
-    peeked = [apart.run("gpeek", str(each), host="l1").stdout for each in (job, at_end)]
+    peeked = [apart.run("gpeek", str(each), host="l1") for each in (job, at_end)]
     reason = apart.cluster.head.job(job).row.reason
     apart.on("n1", apart.home / "go").touch()
     apart.ended(job)
     apart.ended(at_end)
 
     assert found == [f"now.e{job}", f"now.o{job}"]
-    assert peeked == ["first\n"] * 2
+    assert [ran.stdout for ran in peeked] == ["first\n"] * 2, peeked
     assert "return" not in reason
     assert returned(apart, job, "now") == "first\nsecond\n"
     assert returned(apart, at_end, "end") == "first\nsecond\n"

@@ -16,7 +16,9 @@ from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
 from gsched.cli.running import runner
 from gsched.cli.terminal_text import TerminalOut, to_stdout
 from gsched.client import HeadClient
+from gsched.model.states import AttemptState
 
+_STARTING = frozenset({AttemptState.ASSIGNED, AttemptState.STARTING})
 _EPILOG = """\b
 Examples:
   gpeek 12                               all of its stdout so far
@@ -78,9 +80,10 @@ def gpeek(  # noqa: PLR0913 # one for each option
             parts = whole(head, job, stream=stream, node=node)
             if lines is not None:
                 parts = tail(head, job, stream=stream, lines=lines, node=node)
-            for data in parts:
-                out.write(data)
+            written_bytes = sum(out.write(data) for data in parts)
             out.flush()
+            if not written_bytes:
+                _note_start(head, job)
         _note_outcome(head, job)
     except KeyboardInterrupt:
         print_note(f"detached: job {job} is not affected", command=command_name())
@@ -89,6 +92,18 @@ def gpeek(  # noqa: PLR0913 # one for each option
         if isinstance(out, TerminalOut):
             out.close()
     return 0
+
+
+def _note_start(head: HeadClient, job: str) -> None:
+    """Say that a job has no output as its nodes have not reported its start."""
+    story = head.job(job)
+    if story.attempts and story.attempts[-1].state in _STARTING:
+        nodes = ", ".join(part.node for part in story.attempts[-1].parts)
+        print_note(
+            f"job {job} is starting on {nodes}, it has no output yet; follow it with "
+            f"gpeek -f {job}",
+            command=command_name(),
+        )
 
 
 def _note_outcome(head: HeadClient, job: str) -> None:
