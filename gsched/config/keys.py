@@ -1,5 +1,6 @@
 """All keys of a configuration one by one, with their values, defaults and lines. Pure."""
 
+import functools
 import tomllib
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -49,7 +50,7 @@ def _of_table(
     struct: Struct, default: Struct | None, way: Keys, document: object, text: str
 ) -> Iterator[tuple[Keys, Setting]]:
     inner: list[tuple[Struct, Struct | None, Keys, object]] = []
-    for field in msgspec.structs.fields(type(struct)):
+    for field in _fields(type(struct)):
         value = getattr(struct, field.name)
         keys = (*way, field.name)
         stated = _at(document, field.name)
@@ -69,6 +70,11 @@ def _of_table(
             yield keys, _setting(keys, value, usual, text if stated is not None else "")
     for each, usual, keys, stated in inner:
         yield from _of_table(each, usual, keys, stated, text)
+
+
+@functools.cache
+def _fields(struct: type[Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(struct)
 
 
 def _default_of(field: msgspec.structs.FieldInfo) -> object:

@@ -160,6 +160,8 @@ def differences(before: Config, after: Config, daemon: Daemon) -> Iterator[Confi
 
     A value that holds a secret is redacted; it is compared as it is.
     """
+    if before == after:  # as at most welcomes of a node: no lists of all keys
+        return
     old, new = _values(before, daemon), _values(after, daemon)
     for kind in NAMED if daemon == "gschedd" else ():
         names = [[each.name for each in getattr(config, kind)] for config in (before, after)]
