@@ -24,6 +24,7 @@ from tests.support.processes import MARKER, attempts, describe, kill_all, proces
 
 gc.enable()  # as this process is no command, see `gsched.cli.commands`
 
+_CPU_S = pytest.StashKey[float]()
 #: Of a parameter in a test's name, characters.
 MAX_ID = 200
 HERE = Path(__file__).resolve().parent
@@ -107,6 +108,7 @@ def folder_of(path: Path) -> str:
     return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
 
 
+@pytest.hookimpl(tryfirst=True)  # before a worker of pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its folder, and give it that folder's time-out if it has none."""
     known = {line.partition(":")[0] for line in config.getini("markers")}
@@ -128,8 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _put_longest_first(items)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected alone from now on."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported and collected alone from now on; it is part of no test's time."""
+    session.stash[_CPU_S] = timings.cpu_s()
     gc.freeze()
     gc.enable()
 
@@ -238,9 +241,6 @@ def forks() -> Iterator[object]:
     made.close()
 
 
-_CPU_S = pytest.StashKey[float]()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -248,7 +248,7 @@ def pytest_runtest_makereport(
     """Show the daemons' logs with the report of a test that failed, and keep its CPU time."""
     report = yield
     if report.when == "teardown":
-        now_s, before_s = timings.cpu_s(), item.session.stash.get(_CPU_S, 0.0)
+        now_s, before_s = timings.cpu_s(), item.session.stash[_CPU_S]
         item.session.stash[_CPU_S] = now_s
         report.user_properties.append((timings.CPU, now_s - before_s))
     if report.failed:

@@ -125,16 +125,27 @@ GROUPED = """
 import os
 import pytest
 
-@pytest.mark.xdist_group("one")
+{before}
 @pytest.mark.parametrize("number", range(8))
-def test_it(number):
+def test_it({fixtures}number):
     print("worker", os.environ["PYTEST_XDIST_WORKER"])
+"""
+SHARED = """
+@pytest.fixture(scope="module")
+def costly():
+    pass
 """
 
 
-def test_a_group_runs_in_one_worker(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "fixtures"),
+    [('@pytest.mark.xdist_group("one")', ""), (SHARED, "costly, ")],
+    ids=["by a mark", "by a fixture of the module"],
+)
+def test_a_group_runs_in_one_worker(project: Path, before: str, fixtures: str) -> None:
     """Its tests share what is costly; a pytest that pytest-xdist does not know ignores groups."""
-    ran = run_tests(project, "unit", GROUPED, "-n2", "--dist=loadgroup", "-rP")
+    code = GROUPED.format(before=before, fixtures=fixtures)
+    ran = run_tests(project, "unit", code, "-n2", "--dist=loadgroup", "-rP")
 
     assert ran.returncode == 0, ran.stdout
     workers = [line for line in ran.stdout.splitlines() if line.startswith("worker ")]

@@ -38,6 +38,7 @@ DAEMONS = ("gschedd.main", "gnode.main", "tests.support.odd_head")
 #: What the head starts: as forks of the head, which is one.
 WORKERS = ("gschedd.planner.worker", "gschedd.monitor.worker", "gschedd.notify.worker")
 COMMANDS = "gsched.cli.commands."
+PREHEATED = "tests.support.preheated"
 #: Variables that an interpreter reads at its start: with other values than here, no fork.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
@@ -249,7 +250,7 @@ def _gsched_server() -> ForkServer:
     """Return the server of this process, which ends with it."""
     made = ForkServer(
         sys.executable,
-        [*(f"{name}!" for name in DAEMONS), *WORKERS, *_cli(), f"{COMMANDS[:-1]}!"],
+        [*(f"{name}!" for name in DAEMONS), *WORKERS, *_cli(), f"{COMMANDS[:-1]}!", PREHEATED],
     )
     atexit.register(made.close)
     return made
