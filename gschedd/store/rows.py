@@ -398,21 +398,25 @@ def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
     """Return the statements that keep the tables of GPUs, in the order of the facts."""
     changes: list[tuple[str, Row]] = []
     for fact in facts:
-        if isinstance(fact, f.AttemptAssigned | f.AttemptRecovered):
-            if isinstance(fact, f.AttemptRecovered):
+        match fact:
+            case f.AttemptEnded():
+                changes.append((FREE_GPUS, (fact.job, fact.attempt)))
+            case f.AttemptAssigned():
+                changes.extend((OWN_GPU, row) for row in _owner_rows(fact))
+            case f.AttemptRecovered():
                 changes.append((FREE_OLDER_GPUS, (fact.job,)))
-            changes.extend((OWN_GPU, row) for row in _owner_rows(fact))
-        elif isinstance(fact, f.AttemptEnded):
-            changes.append((FREE_GPUS, (fact.job, fact.attempt)))
-        elif isinstance(fact, f.NodeRegistered):
-            changes.append((FORGET_GPUS, (fact.node,)))
-            changes.extend(
-                (KNOW_GPU, (fact.node, gpu.index, gpu.memory_bytes))
-                for gpu in fact.inventory.gpus
-                if gpu.memory_bytes
-            )
-        elif isinstance(fact, f.NodeRemoved):
-            changes.append((FORGET_GPUS, (fact.node,)))
+                changes.extend((OWN_GPU, row) for row in _owner_rows(fact))
+            case f.NodeRegistered():
+                changes.append((FORGET_GPUS, (fact.node,)))
+                changes.extend(
+                    (KNOW_GPU, (fact.node, gpu.index, gpu.memory_bytes))
+                    for gpu in fact.inventory.gpus
+                    if gpu.memory_bytes
+                )
+            case f.NodeRemoved():
+                changes.append((FORGET_GPUS, (fact.node,)))
+            case _:
+                pass
     return changes
 
 

@@ -57,8 +57,12 @@ def seal(values: Iterable[SqlValue], integers: Iterable[int] | None = None) -> i
     Args:
         integers: places of the columns that may be integers, of a row from a database; None: any.
     """
+    plain: list[SqlValue]
+    if integers is None:
+        plain = [float(value) if isinstance(value, int) else value for value in values]
+        return zlib.crc32(_pack(plain))
     plain = list(values)
-    for place in range(len(plain)) if integers is None else integers:
+    for place in integers:
         value = plain[place]
         if isinstance(value, int):
             plain[place] = float(value)

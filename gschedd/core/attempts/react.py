@@ -1,7 +1,7 @@
 """Which effects a durable fact asks for."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
 from gsched.model.ids import short_job_id
 from gsched.model.states import PartState, PowerState, StopReason
@@ -32,14 +32,27 @@ _OfAttempt = (
     | f.PartStarted
     | f.GpusIdleWarned
 )
+#: Kinds of facts because of which something is sent.
+_SENDING: Final = frozenset(
+    {
+        *get_args(_OfAttempt),
+        f.AttemptAssigned,
+        f.PartOpened,
+        f.NodeProbeRequested,
+        f.PartEnded,
+        f.JobDiscarded,
+    }
+)
 
 
 def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
     """Yield what is to be sent because of a fact that has been applied."""
-    yield from _because_of(state, fact)
+    if type(fact) in _SENDING:
+        yield from _because_of(state, fact)
     if isinstance(fact, f.NodePowerChanged):
         yield from switches(state.nodes[fact.node])
-    yield from discarded(state)
+    if state.volatile.prepared:
+        yield from discarded(state)
 
 
 def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:

@@ -84,7 +84,9 @@ def check_queue_access(queue: str, caller: Caller, settings: Settings) -> None:
         NotPermittedError: the queue is for others.
     """
     config = settings.queues.get(queue)
-    if config is None or may(caller, Verb.USE_ANY_QUEUE):
+    if config is None or not (config.deny_users or config.allow_users or config.allow_groups):
+        return
+    if may(caller, Verb.USE_ANY_QUEUE):
         return
     if caller.user in config.deny_users:
         raise NotPermittedError(

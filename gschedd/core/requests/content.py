@@ -6,7 +6,7 @@ from typing import Final
 from gsched.errors import InvalidRequestError, TryAgainError
 from gsched.model import limits
 from gsched.model.arrays import Array, read_array
-from gsched.model.job import StagedFile, stated_of
+from gsched.model.job import StagedFile, Stated
 from gsched.model.states import STATED_HOLDS, LaunchKind
 from gsched.model.units import format_size
 from gsched.protocol.submissions import SubmitJob
@@ -15,6 +15,7 @@ from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 
 _TEXTS: Final = limits.texts_of(SubmitJob)
+_STATED_TEXTS: Final = tuple(name for name, _ in limits.texts_of(Stated))
 _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 
 
@@ -104,7 +105,7 @@ def _check_environment(submitted: SubmitJob) -> None:
                 f"environment variable {limits.shown(name)} has no usable name or value"
             )
     check_texts(
-        *(value for value in stated_of(submitted).values() if isinstance(value, str)),
+        *(getattr(submitted, name) for name in _STATED_TEXTS),
         *(submitted.workdir, submitted.queue, submitted.checkpoint_dir, submitted.lines),
         *submitted.arguments,
     )

@@ -67,9 +67,12 @@ def check_startable(spec: JobSpec, state: State, now_s: float) -> None:
         InvalidRequestError: it does.
     """
     rules = state.limits.rules
+    bounds = rules.bounds(party_of(spec))
+    if not bounds:
+        return
     needed = amounts_needed(spec.request, spec.walltime_s)
     needed["walltime"] = math.inf if spec.walltime_s is None else spec.walltime_s
-    for bound in rules.bounds(party_of(spec)):
+    for bound in bounds:
         amount = needed.get(bound.takes, 0)
         if amount <= bound.most or bound.counter == "queued":
             if amount and bound.counter in PERIODS and rules.refuses_over_budget:

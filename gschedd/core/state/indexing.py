@@ -143,11 +143,12 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     following = next_job_state(job.state, fact, wanted)
     if job.state is JobState.QUEUED and following not in {JobState.QUEUED, JobState.RUNNING}:
         state.dirty.mark_all()  # others may have waited for its sake
-    if following is not JobState.QUEUED:
+    if following is not JobState.QUEUED and job.sparse is not None:
         set_claim(state, job, None)
-    leave(state, job)
-    job.state = following
-    enter(state, job)
+    if following is not job.state or following in RESTING:  # else all indices have it already
+        leave(state, job)
+        job.state = following
+        enter(state, job)
     touch(state, job)
 
 

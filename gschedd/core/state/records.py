@@ -1,6 +1,6 @@
 """The records of the state: jobs, their attempts, and nodes. Facts make them."""
 
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct, field
 
@@ -323,18 +323,22 @@ class Sparse(Generic[T]):
     A million jobs would take 200 MB for the defaults of these fields.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_default", "_name")
+
+    _default: T
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
+        self._default = getattr(_NONE_SET, name)
 
     def __get__(self, job: "Job", owner: type) -> T:
-        return cast("T", getattr(job.sparse or _NONE_SET, self._name))
+        sparse = job.sparse
+        return self._default if sparse is None else getattr(sparse, self._name)
 
     def __set__(self, job: "Job", value: T) -> None:
         sparse = job.sparse
         if sparse is None:
-            if value == getattr(_NONE_SET, self._name):
+            if value == self._default:
                 return
             sparse = job.sparse = SparseFields()
         setattr(sparse, self._name, value)
