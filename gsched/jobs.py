@@ -29,6 +29,7 @@ from gsched.protocol.actions import AnyJobAction, DeleteJob, HoldJob, ReleaseJob
 from gsched.protocol.job_rows import JobRow, JobStory
 from gsched.protocol.node_rows import NodeRow
 
+PATIENCE_S: Final = 30.0  # a head that restarts, and a fail-over, take less
 OUTPUT_BYTES: Final = 64 * 1024 * 1024  # `SubmittedJob.output` returns no more of a file
 
 
@@ -178,14 +179,15 @@ class ClusterClient:
     Args:
         address: the path of the head's socket, ``ssh://host`` or ``https://host:port``; empty:
             $GSCHED_HEAD, else the configuration. With https it takes a token: $GSCHED_TOKEN, or
-            ``~/.config/gsched/token``.
+            ``~/.config/gsched/token``. Several, with commas between: those of all heads.
+        patience_s: how long a call waits for a head that does not answer, or for one that rules.
 
     Attributes:
         head: all that the API has, request by request.
     """
 
-    def __init__(self, address: str = "") -> None:
-        self.head = HeadClient(address)
+    def __init__(self, address: str = "", *, patience_s: float = PATIENCE_S) -> None:
+        self.head = HeadClient(address, patience_s=patience_s)
 
     def submit(  # noqa: PLR0913 - what is stated of a job
         self,

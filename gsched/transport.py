@@ -231,6 +231,7 @@ class Transport:
         self.quiet_s = QUIET_S
         self.has_sent = False
         self._heads = list(address.heads)
+        self._stated = address
 
     def exchange(
         self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -253,14 +254,28 @@ class Transport:
             answer = self._read(target, timeout_s)
         else:
             self._find_ruler(reads=False)
-            answer = self._ask(method, target, body, timeout_s)
-        if answer.location.startswith("https://") and self.address.tls:
-            other = "/".join(answer.location.split("/", 3)[:3])
-            self.address = parse_address(other, source=f"{self.address.text}, which stands by")
-            answer = self._ask(method, target, body, timeout_s)
+            answer = self._ask_sent_on(method, target, body, timeout_s)
         if answer.warning and self.on_warning is not None:
             self.on_warning(answer.warning)
         return answer
+
+    def _ask_sent_on(self, method: str, target: str, body: bytes, timeout_s: float) -> Answer:
+        """Ask a head, and the one to which it sends the request on; wait until that one rules."""
+        clock = SystemClock()
+        begin_s, pause_s = clock.monotonic_s(), 0.0
+        while True:
+            answer = self._ask(method, target, body, timeout_s)
+            if not (self.address.tls and answer.location.startswith("https://")):
+                return answer
+            waited_s = clock.monotonic_s() - begin_s
+            if pause_s and waited_s >= self.patience_s:
+                return answer
+            if waited_s >= CONNECT_PATIENCE_S:
+                self.note_wait()
+            other = "/".join(answer.location.split("/", 3)[:3])
+            self.address = parse_address(other, source=f"{self.address.text}, which stands by")
+            pause(pause_s)
+            pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
     def _read(self, target: str, timeout_s: float) -> Answer:
         """Ask one of several heads; once more if it stops or goes before it has answered."""
@@ -367,6 +382,9 @@ class Transport:
             try:
                 return self._connect(timeout_s)
             except OSError as error:
+                if self._is_sent_on:  # the head that ruled is gone: the first one may rule now
+                    self.address = self._stated
+                    continue
                 waited_s = clock.monotonic_s() - begin_s
                 if not self._may_pass(error) or waited_s >= self.patience_s:
                     raise _unreachable(self.address, error) from error
@@ -374,6 +392,11 @@ class Transport:
                 self.note_wait()
             pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    @property
+    def _is_sent_on(self) -> bool:
+        """Return whether the only head that was stated has sent a request to another one."""
+        return not self._heads and self.address is not self._stated
 
     def note_wait(self) -> None:
         """Let the user know, once, that the head is waited for."""

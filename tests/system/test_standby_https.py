@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gsched.client import HeadClient
+from gsched.jobs import ClusterClient
+from gsched.protocol.actions import DeleteJob
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.ports import free_port
@@ -134,6 +137,41 @@ def test_reads_are_answered_and_changes_sent_to_the_head_that_rules(
     wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
     wait_until(lambda: answers(second) and not standing(second), what="the second head")
     assert command("gstat").stderr == ""
+
+
+def test_a_program_with_the_address_of_one_head_finds_the_one_that_rules_through_fail_overs(
+    heads: tuple[Cluster, Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was sent on to a head that is dead when it asks next; then to the other one, and back."""
+    first, second = heads
+    ports = [with_https(each) for each in heads]
+    first.start_head()
+    stand_by(first, second)
+    for _ in range(4):
+        submit(first)
+    trusted, text = authority(first), token(first, "--scope", "operate")
+    ca = tmp_path / "ca.pem"
+    ca.write_text(trusted)
+    wait_until(partial(knows, ports[1], trusted, text), what="the token at the second head")
+    wait_until(partial(sends_on, ports[1], trusted, text), what="where the first head is")
+    monkeypatch.setenv("GSCHED_CA", str(ca))
+    monkeypatch.setenv("GSCHED_TOKEN", text)
+    at_first, at_second = (ClusterClient(f"https://localhost:{port}").head for port in ports)
+
+    def deletes(client: HeadClient, job: str) -> bool:
+        return client.act(DeleteJob(ids=(job,))).results[0].error is None
+
+    assert deletes(at_second, "1")
+    first.kill_head()
+    assert deletes(at_second, "2"), "it waits until the second head rules"
+    (first.directory / "head.log").write_text("")
+    first.start_head(wait=False)
+    wait_until(lambda: answers(first) and standing(first), what="the first head to stand by")
+    wait_until(partial(sends_on, ports[0], trusted, text), what="where the second head is")
+    assert deletes(at_first, "3"), "it is sent on to the second head"
+    second.stop_head()
+    assert deletes(at_first, "4"), "it waits until the first head rules again"
+    assert jobs(first) == []
 
 
 def test_a_change_that_was_sent_on_is_in_the_audit_log_once(
