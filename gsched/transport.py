@@ -37,6 +37,7 @@ DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain q
 QUIET_S = 5.0  # after so long the user hears that the head has not answered yet
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
 SILENCE_S = 5.0  # of one of several heads that reads, before it is looked for again
+LOOKS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of silence after which one of several is looked at
 HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
@@ -344,7 +345,7 @@ class Transport:
             except (BrokenPipeError, ConnectionResetError):
                 return _ReplyReader(connection).answer()  # it was refused before all of it was sent
             reader = _ReplyReader(connection)
-            if timeout_s == DEFAULT_TIMEOUT_S and self.on_silence is not None:
+            if timeout_s == DEFAULT_TIMEOUT_S:
                 self._await_first(connection, reader)
             return reader.answer()
         except TimeoutError as error:
@@ -362,17 +363,39 @@ class Transport:
             connection.close()
 
     def _await_first(self, connection: _socket.socket, reader: "_ReplyReader") -> None:
-        """Wait for the beginning of an answer; let the user know once that it takes long."""
-        connection.settimeout(self.quiet_s)
-        try:
-            reader.more()
-        except TimeoutError:
-            if self.on_silence is not None:
+        """Wait for the beginning of an answer; let the user know once that it takes long.
+
+        Raises:
+            LostConnectionError: it is one of several heads, and does not answer anybody.
+        """
+        moments_s = {DEFAULT_TIMEOUT_S, *(LOOKS_S if self._heads else ())}
+        if self.on_silence is not None:
+            moments_s.add(self.quiet_s)
+        waited_s = 0.0
+        for moment_s in sorted(moments_s):
+            connection.settimeout(moment_s - waited_s)
+            try:
+                reader.more()
+                break
+            except TimeoutError:
+                if moment_s == DEFAULT_TIMEOUT_S:
+                    raise
+            waited_s = moment_s
+            if moment_s == self.quiet_s and self.on_silence is not None:
                 self.on_silence(self.quiet_s, DEFAULT_TIMEOUT_S)
                 self.on_silence = None
-            connection.settimeout(DEFAULT_TIMEOUT_S - self.quiet_s)
-            reader.more()
+            if moment_s in LOOKS_S and self._heads:
+                self._check_alive()
         connection.settimeout(DEFAULT_TIMEOUT_S)
+
+    def _check_alive(self) -> None:
+        try:
+            self._ruler_by(self.address)
+        except HeadUnreachableError:
+            raise LostConnectionError(
+                f"the head at {self.address.text} has stopped before its answer",
+                hint="see whether the request was carried out, then repeat it",
+            ) from None
 
     def _connect_patiently(self, timeout_s: float) -> _socket.socket:
         clock = SystemClock()

@@ -355,3 +355,59 @@ def test_a_read_goes_to_the_other_head_when_one_ends_before_its_answer(tmp_path:
         with pytest.raises(LostConnectionError):
             Transport(address, patience_s=0.0).exchange("POST", "/v1/jobs", b"[]")
         assert asked == [b"GET /v1/health", b"POST /v1/jobs"]
+
+
+def test_a_change_does_not_wait_for_one_of_several_heads_that_has_stopped(tmp_path: Path) -> None:
+    """Of a host without power there is no end of the connection; who is only slow is waited for."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with silent_after(first, reply(b"{}")) as asked, serving(second, reply(b"{}")) as other:
+        transport = Transport(parse_address(f"{first},{second}", source="test"), patience_s=0.0)
+        with pytest.raises(LostConnectionError, match="has stopped before its answer") as caught:
+            transport.exchange("POST", "/v1/jobs", b"[]")
+        assert str(first) in caught.value.message
+        assert asked == [b"GET /v1/health", b"POST /v1/jobs", b"GET /v1/health"]
+        assert transport.exchange("POST", "/v1/jobs", b"[]").body == b"{}"
+        assert other == [b"GET /v1/health", b"POST /v1/jobs"]
+    busy = tmp_path / "busy"
+    with silent_after(busy, reply(b"{}"), None, reply(b"{}"), b"") as asked:
+        transport = Transport(parse_address(f"{busy},{second}", source="test"), patience_s=0.0)
+        assert transport.exchange("POST", "/v1/jobs", b"[]").body == b"late"
+        assert asked == [b"GET /v1/health", b"POST /v1/jobs", *[b"GET /v1/health"] * 2]
+
+
+@contextmanager
+def silent_after(path: Path, *answers: bytes | None) -> Iterator[list[bytes]]:
+    """Give each connection the next answer; None, and after the last one: silence.
+
+    With an empty answer all that are open get one.
+    """
+    requests: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    open_ones: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                connection, _ = listener.accept()
+                open_ones.append(connection)
+                requests.append(connection.recv(65536).partition(b" HTTP")[0])
+                answer = answers[len(requests) - 1] if len(requests) <= len(answers) else None
+                if answer:
+                    connection.sendall(answer)
+                    open_ones.remove(connection)
+                    connection.close()
+                for each in open_ones if answer == b"" else ():
+                    with suppress(BrokenPipeError):
+                        each.sendall(reply(b"late"))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield requests
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        for each in (listener, *open_ones):
+            each.close()
