@@ -7,13 +7,14 @@ killed (SIGKILL), stopped (SIGSTOP, and continued once the other one rules) or c
 PostgreSQL until then, and is started again afterwards. At the end the primary is lost as well
 (SIGQUIT), and the replica is promoted a second later.
 
+rules      from the fault to the moment at which the other head serves
 gap        from the fault to the first submission that is acknowledged afterwards
 beyond     the same less the lease, which nobody can shorten for a head that is only silent
 lost       acknowledged jobs that the last ruling head does not have
 twice      keys for which it has two jobs
 orders     jobs of which users and nodes have seen what no order of operations explains
-reads      with the addresses of both heads: those that nobody answered, and the longest time
-           between two answers
+reads      with the addresses of both heads and the patience of gstat: those that nobody answered,
+           and the longest time between two answers
 """
 
 import argparse
@@ -38,6 +39,7 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.postgres import Postgres, postgres_server
 
 FAULTS = ("kill", "stop", "cut")
+RULES = "rules"
 PROMOTED_S = 1.0  # after the primary was lost
 PATIENCE_S = 120.0
 REASONS = 4  # of reads that nobody answered, printed
@@ -110,8 +112,8 @@ def _rounds(
     users: Users,
     options: argparse.Namespace,
 ) -> dict[str, list[float]]:
-    """Return the gaps of each fault."""
-    gaps: dict[str, list[float]] = {fault: [] for fault in (*FAULTS, "primary")}
+    """Return the gaps of each fault; ``rules``: how soon the other head served."""
+    gaps: dict[str, list[float]] = {fault: [] for fault in (*FAULTS, "primary", RULES)}
     ruling, other = heads
     chance = random.Random(options.seed)
     for number in range(options.rounds):
@@ -122,6 +124,7 @@ def _rounds(
         _fail(fault, ruling, databases)
         port = other.state_dir / "gschedd.port"
         wait_until(port.exists, PATIENCE_S, what="the other head to rule")
+        gaps[RULES].append(time.monotonic() - begun_s)
         gaps[fault].append(_first_after(users, time.monotonic(), other) - begun_s)
         if fault == "stop":
             ruling.head_process.send_signal(signal.SIGCONT)
@@ -132,7 +135,8 @@ def _rounds(
         (ruling.directory / "head.log").write_text("")
         ruling.start_head(wait=False)
         ruling, other = other, ruling
-        print(f"{number + 1:>4}  {fault:<7} {gaps[fault][-1]:6.2f} s", flush=True)
+        took_s = f"{gaps[fault][-1]:6.2f} s, rules after {gaps[RULES][-1]:.2f} s"
+        print(f"{number + 1:>4}  {fault:<7} {took_s}, load {os.getloadavg()[0]:.1f}", flush=True)
     wait_until(partial(_stands_by, other), PATIENCE_S, what="the other head to stand by")
     begun_s = time.monotonic()
     databases.lose_primary()

@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from typing import Final, Self
 
+from gsched.cli.common import READ_PATIENCE_S
 from gsched.client import HeadClient, new_job
 from gsched.errors import GschedError, StandsByError
 from gsched.model.states import JobState
@@ -168,7 +169,7 @@ class Users:
         """Read again and again, as a command with the addresses of both heads."""
         warned: list[str] = []
         while not self._over.wait(READ_EVERY_S):
-            client = HeadClient(",".join(self._sockets), patience_s=PATIENCE_S)
+            client = HeadClient(",".join(self._sockets), patience_s=READ_PATIENCE_S)
             client.transport.on_warning = warned.append
             try:
                 client.nodes()
