@@ -83,7 +83,8 @@ class Head:
         leases: how long nodes have not answered that jobs have leases on.
         power, preemptions: which nodes are to be powered down or up; which running jobs give way.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
-        unfinished: the last cycle ended before the end of the queue, after ``starts_max`` starts.
+        unfinished: the last cycle ended before the end of the queue, after ``starts_max`` starts,
+            or before all jobs were looked at that may preempt others.
         rounds: how training jobs are planned elsewhere; None: the policy is called for all at once.
     """
 
@@ -401,6 +402,7 @@ class Head:
         """Let running jobs give way for waiting ones that are more important."""
         for facts in self.preemptions.found(self.state, self.settings, self.waits, now_s):
             yield self._advance(facts, "preemption")
+        self.unfinished |= self.preemptions.plan_first
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""

@@ -81,11 +81,14 @@ class Preemptions:
     Attributes:
         due_s: when to look although nothing has changed, seconds since the epoch; None: never.
         left_s: how much work may be lost for shares, as of the last look, seconds of all nodes.
+        plan_first: the last look ended with the job that held the reservation: jobs have to be
+            planned before the next one, as those behind must heed who holds it then.
     """
 
     def __init__(self) -> None:
         self.due_s: float | None = None
         self.left_s = 0.0
+        self.plan_first = False
         self._looked_s = 0.0
         self._budget = LossBudget()
         self._pauses: dict[int, tuple[float, int]] = {}
@@ -118,9 +121,13 @@ class Preemptions:
         self, state: State, settings: Settings, waits: dict[JobClass, Wait], now_s: float
     ) -> Iterator[list[f.AnyFact]]:
         """Yield each preemption, if it is time to look; it is to be applied before the next one."""
+        self.plan_first = False
         if self._is_due(settings, now_s):
-            while facts := self._next(state, settings, waits, now_s):
+            while not self.plan_first and (facts := self._next(state, settings, waits, now_s)):
                 yield facts
+            if self.plan_first:
+                self._looked_s = 0.0
+                state.dirty.mark_all()
         elif not settings.config.preemption.by:
             state.volatile.kept = None
 
@@ -151,6 +158,7 @@ class Preemptions:
             found = look.preemption(job, job_class, now_s) if from_s <= now_s else None
             if found is not None:
                 self._budget.take(max_loss, look.loss_by_share(job, found))
+                self.plan_first = waits[job_class].reserved and waits[job_class].first == job.id
                 return list(_facts(state, settings, job, found, look, now_s))
             if at < PREDICTED:
                 self._predict(look, job, job_class, from_s, waits)
