@@ -60,7 +60,7 @@ from gsched.config.environment import (
     environment,
 )
 from gsched.config.load import ConfigFile, read_config
-from gsched.config.nodes import GpuShareConfig
+from gsched.config.nodes import GpuShareConfig, NodeConfig
 from gsched.config.tables import Config
 from gsched.daemon_files import begin_log, check_config
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
@@ -262,8 +262,7 @@ def _compose(
         gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
-        # a plain job is one of gnode's own user
-        native_supervisor=node.native_supervisor and (os.geteuid() != 0 or node.allow_root_jobs),
+        native_supervisor=node.native_supervisor and _runs_own_jobs(node),
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -313,10 +312,26 @@ def _compose(
         check_start=_check_private_tmp,
         post=shell.post,
         meters=meters,
+        unused=lambda: _unused(node, lacks_library=shell.lacks_library),
         clock=clock,
     )
     shell.take_settings = reloading.take
     return shell, reloading, roots
+
+
+def _runs_own_jobs(node: NodeConfig) -> bool:
+    """Return whether jobs of gnode's own user, which plain ones are, can be here."""
+    return os.geteuid() != 0 or node.allow_root_jobs
+
+
+def _unused(node: NodeConfig, *, lacks_library: bool) -> dict[str, str]:
+    """Return keys of ``[node]`` that have no effect on this host, with the reasons."""
+    if not node.native_supervisor:
+        return {}
+    if not _runs_own_jobs(node):
+        return {"native_supervisor": "gnode runs as root, and root has no jobs here"}
+    words = "there is no C compiler, or it fails: see the log of gnode"
+    return {"native_supervisor": words} if lacks_library else {}
 
 
 def _of_jobs(

@@ -17,6 +17,13 @@ def state_words(pid: int) -> str:
     return f"process {pid} {_STATES.get(state := state_of(pid), f'is in state {state}')}"
 
 
+def resume_words(pid: int) -> str:
+    """Return what lets a process continue that a signal has stopped; empty: it is not stopped."""
+    if state_of(pid) != "T":
+        return ""
+    return f"kill -CONT {pid} lets it continue; find out who has stopped it"
+
+
 def state_of(pid: int) -> str:
     """Return the letter of a process's state; ``Z`` where there is no such process any more."""
     try:

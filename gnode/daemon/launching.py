@@ -132,6 +132,11 @@ class LauncherClient:
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def lacks_library(self) -> bool:
+        """Return whether the library that runs plain jobs was looked for, and cannot be had."""
+        return self._library == ""
+
     def ask(self, key: AttemptKey, *, confined: bool = False) -> None:
         """Ask for a supervisor; the requests of one turn of the loop go in one write."""
         words = b',"confined":true' if confined else b""

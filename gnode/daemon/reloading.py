@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, structs
 
@@ -95,6 +95,7 @@ class NodeReload:
         check_start: refuses a configuration with which gnode could not start.
         post: gives it to the agent.
         meters: have keys of their own.
+        unused: returns keys of ``[node]`` that have no effect on this host, with the reasons.
     """
 
     def __init__(  # noqa: PLR0913 - what a reload concerns
@@ -106,8 +107,10 @@ class NodeReload:
         check_start: Callable[[Config], None],
         post: Callable[[Input], None],
         meters: Meters,
+        unused: Callable[[], Mapping[str, str]],
         clock: Clock,
     ) -> None:
+        self._unused = unused
         self._given, self._file, self._settings = begun.given, begun.file, begun.kept
         self._latest = begun.kept
         self._config = self._wanted = begun.config
@@ -152,7 +155,9 @@ class NodeReload:
     async def take(self, message: ClusterSettings | SettingsWanted) -> SettingsRead | None:
         """Apply settings that have come from the head, or tell with which gnode runs."""
         if isinstance(message, SettingsWanted):
-            rows = node_settings(self._config, self._wanted, self._file, self._settings.settings)
+            rows = node_settings(
+                self._config, self._wanted, self._file, self._settings.settings, self._unused()
+            )
             return SettingsRead(request=message.request, settings=tuple(rows)[:MAX_SETTINGS])
         async with self._turn:
             try:

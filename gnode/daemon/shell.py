@@ -193,6 +193,11 @@ class Shell:
 
     # --- life ---
 
+    @property
+    def lacks_library(self) -> bool:
+        """Return whether the library that runs plain jobs cannot be had."""
+        return self._launcher.lacks_library
+
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         self._shared_gpus.notify()

@@ -241,12 +241,11 @@ def patient_head(address: str = "", *, command: str = "") -> HeadClient:
     head.transport.on_wait = lambda wait_s: print_note(
         f"the head does not answer; waiting up to {wait_s:g} s", command=name
     )
-    if sys.stderr.isatty():
-        head.transport.on_silence = lambda quiet_s, limit_s: print_note(
-            f"the head has not answered for {quiet_s:g} s; waiting up to {limit_s:g} s. "
-            "Ctrl-C ends this command; gsched doctor on the head's host tells why",
-            command=name,
-        )
+    head.transport.on_silence = lambda quiet_s, limit_s: print_note(
+        f"the head has not answered for {quiet_s:g} s; waiting up to {limit_s:g} s. "
+        "Ctrl-C ends this command; gsched doctor on the head's host tells why",
+        command=name,
+    )
     warned: set[str] = set()
 
     def warn(text: str) -> None:

@@ -137,7 +137,11 @@ def overridden(own: ConfigFile, settings: Tables) -> Iterator[str]:
 
 
 def node_settings(
-    running: Config, wanted: Config, own: ConfigFile, settings: Tables
+    running: Config,
+    wanted: Config,
+    own: ConfigFile,
+    settings: Tables,
+    unused: Mapping[str, str],
 ) -> Iterator[SettingRow]:
     """Yield all keys that a node reads, with their values and origins.
 
@@ -146,6 +150,7 @@ def node_settings(
         wanted: by its file and the head's settings; what differs needs a restart.
         own: its file.
         settings: of the head.
+        unused: keys of ``[node]`` that have no effect on this host, with the reasons.
     """
     document = _document(own.text)
     running = structs.replace(running, login=wanted.login)  # read at each login, not by gnode
@@ -166,6 +171,7 @@ def node_settings(
             value=value,
             origin=_origin(table, key, document, settings),
             pending=pending if pending != value else "",
+            unused=unused.get(key, "") if table == "node" else "",
         )
 
 

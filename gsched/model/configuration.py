@@ -57,6 +57,7 @@ class SettingRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         value: with which the node runs, as JSON; empty: it has none yet.
         origin: of the value that is wanted.
         pending: the value that is wanted and needs a restart, as JSON; empty: the same.
+        unused: why the value has no effect on this host, in words; empty: it has.
     """
 
     table: str
@@ -64,6 +65,7 @@ class SettingRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str = ""
     origin: SettingOrigin = "default"
     pending: str = ""
+    unused: str = ""
 
     @property
     def bounded(self) -> "SettingRow":
@@ -74,6 +76,7 @@ class SettingRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
             key=self.key[:MAX_TEXT],
             value=self.value[:MAX_VALUE],
             pending=self.pending[:MAX_VALUE],
+            unused=self.unused[:MAX_TEXT],
         )
 
 

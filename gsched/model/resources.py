@@ -10,6 +10,9 @@ from gsched.model.gpu_idle import IdleGpu
 from gsched.model.numbers import Amount, Count, Number, Size
 from gsched.model.states import Placement, ShareClass
 
+#: Shorter runs are not compared with the CPUs that they had, seconds: the CPU time of a run has the
+#: start of its processes, a millisecond, which is before the moment from which its time counts.
+MEASURED_LEAST_S: Final = 1.0
 #: A whole GPU.
 WHOLE_PERCENT: Final = 100
 

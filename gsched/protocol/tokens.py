@@ -9,6 +9,7 @@ from msgspec import Struct
 Scope = Literal["read", "submit", "operate"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MAX_LABEL: Final = 64
+MAX_USER: Final = 64
 MAX_TTL_S: Final = 366 * 86_400.0
 
 
@@ -24,7 +25,7 @@ class CreateUserToken(
     """
 
     scope: Scope
-    user: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    user: Annotated[str, msgspec.Meta(max_length=MAX_USER)] = ""
     label: Annotated[str, msgspec.Meta(max_length=MAX_LABEL)] = ""
     ttl_s: Annotated[float, msgspec.Meta(ge=1, le=MAX_TTL_S)] = 30 * 86_400.0
 

@@ -1,5 +1,7 @@
 """What a command says of an action that was carried out, or would be."""
 
+from collections.abc import Container, Iterable
+
 from gsched.errors import GschedError
 from gsched.model.ids import short_job_id
 from gsched.model.units import format_duration
@@ -27,8 +29,27 @@ def action_result(
     return api.ActionResult(id=text, text=words, note=note, migration=migration)
 
 
-def action_words(action: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
-    """Return what has become of one job: ``cancelled``, ``would hold``."""
+def ended_by(action: a.AnyJobAction, steps: Iterable[Step]) -> frozenset[int]:
+    """Return the jobs that deletions have ended, also with a job on which they depend."""
+    if not isinstance(action, a.DeleteJob):
+        return frozenset()
+    facts = (fact for step in steps for fact in step.facts)
+    return frozenset(fact.job for fact in facts if isinstance(fact, f.JobEnded))
+
+
+def action_words(
+    action: a.AnyJobAction, step: Step, number: int, ended: Container[int], *, dry_run: bool = False
+) -> str:
+    """Return what has become of one job: ``cancelled``, ``would hold``.
+
+    Args:
+        action: on the job.
+        step: of the action on this job.
+        number: of the job.
+        ended: by `ended_by`.
+    """
+    if number in ended:
+        return action.done_words()
     if not step.facts:
         return "nothing to change"
     if isinstance(action, a.MigrateJob):

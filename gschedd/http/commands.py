@@ -34,7 +34,7 @@ from gschedd.core.state.step import Step
 from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
-from gschedd.http.action_words import action_result, action_words, node_words
+from gschedd.http.action_words import action_result, action_words, ended_by, node_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.audit import note_results, note_verb
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
@@ -422,14 +422,15 @@ class Commands:
         steps = iter(await self._carry_out(commands, pace, dry_run=action.dry_run))
         for each in items:
             each.step = Step(error=each.error) if each.command is None else next(steps)
+        ended = ended_by(action, (each.step for each in items))
         gone = await self._parts.queries.known_of(
             {each.job for each in items if isinstance(each.step.error, UnknownJobError)} - {0}
         )
         pace.begin()
         results: list[api.ActionResult] = []
         for each in items:
-            failure = self._explain(each, gone)
-            words = action_words(action, each.step, dry_run=action.dry_run)
+            failure = None if each.job in ended else self._explain(each, gone)
+            words = action_words(action, each.step, each.job, ended, dry_run=action.dry_run)
             note = self._note(action, each.job) if failure is None else ""
             done = None if action.dry_run else each.step
             results.append(action_result(each.text, failure, words, note, done))

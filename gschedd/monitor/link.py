@@ -1,5 +1,6 @@
 """The monitor's connection to its head: the same API that commands use, over the same socket."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -34,10 +35,12 @@ class HeadLink:
 
     Attributes:
         silence: that the head does not answer, in words: then nothing is sent; empty: it does.
+        hint: what to do then.
     """
 
     def __init__(self, socket: str) -> None:
-        self.silence = ""
+        self.silence = self.hint = ""
+        self._waiting: set[asyncio.Timeout] = set()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path=socket, limit=CONNECTIONS)
         )
@@ -69,9 +72,19 @@ class HeadLink:
         """Return samples of all nodes and running jobs; errors as in `get`."""
         return await self.get("/v1/samples", UseSamples)
 
+    def note_silence(self, words: str, hint: str) -> None:
+        """Note that the head does not answer: requests that wait for it end, too."""
+        self.silence, self.hint = words, hint
+        for limit in self._waiting:
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    def note_answer(self) -> None:
+        """Note that the head answers."""
+        self.silence = self.hint = ""
+
     def _check_silence(self) -> None:
         if self.silence:
-            raise HeadUnreachableError(self.silence, hint=HINT)
+            raise HeadUnreachableError(self.silence, hint=self.hint)
 
     async def _send(
         self,
@@ -86,17 +99,21 @@ class HeadLink:
         headers = {"Content-Type": "application/json"}
         if viewer is not None:
             headers[ON_BEHALF_OF] = f"{viewer.uid}:{viewer.gid}"
+        limit = asyncio.timeout(timeout_s)
         try:
-            async with self._session.request(
-                method,
-                f"http://head{path}",
-                params=query,
-                data=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                data = await response.read()
+            async with limit:
+                self._waiting.add(limit)
+                async with self._session.request(
+                    method,
+                    f"http://head{path}",
+                    params=query,
+                    data=body,
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(),
+                ) as response:
+                    data = await response.read()
         except TimeoutError as error:
+            self._check_silence()
             raise HeadUnreachableError(
                 f"the head has not answered for {timeout_s:g} s",
                 hint=HINT,
@@ -106,8 +123,10 @@ class HeadLink:
                 f"the head does not answer: {str(error) or type(error).__name__}",
                 hint="is gschedd running? See its log",
             ) from error
+        finally:
+            self._waiting.discard(limit)
         if response.status >= 400:
-            raise _refusal(data, response.status)
+            raise refusal_of(data, response.status)
         return data
 
     async def close(self) -> None:
@@ -121,7 +140,8 @@ def refused_part(error: ErrorBody) -> RefusedByHeadError:
     return RefusedByHeadError(error.message, hint=error.hint, reason=error.code, status=status)
 
 
-def _refusal(data: bytes, status: int) -> RefusedByHeadError:
+def refusal_of(data: bytes, status: int) -> RefusedByHeadError:
+    """Return the refusal that an answer with an error status is."""
     try:
         error = msgspec.json.decode(data, type=ErrorReply).error
     except msgspec.DecodeError:

@@ -12,8 +12,8 @@ from typing import Final
 
 from gsched.clock import Clock
 from gsched.errors import HeadUnreachableError
-from gsched.process_state import state_words
-from gschedd.monitor.link import HeadLink, RefusedByHeadError
+from gsched.process_state import resume_words, state_words
+from gschedd.monitor.link import HINT, HeadLink, RefusedByHeadError
 
 #: How often the head is asked.
 PERIOD_S: Final = 1.0
@@ -27,10 +27,11 @@ class HeadPulse:
 
     Attributes:
         trouble: why it does not work, in words; empty: it does.
+        advice: what to do then; empty: the words say it.
     """
 
     def __init__(self, head: HeadLink, clock: Clock) -> None:
-        self.trouble = ""
+        self.trouble = self.advice = ""
         self._head = head
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -53,11 +54,12 @@ class HeadPulse:
             trouble = "; ".join(error.message.splitlines())
         except HeadUnreachableError:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._answered_s))
-            self._head.silence = (
-                f"the head has not answered since {since} ({state_words(os.getppid())}); "
-                "what is shown is the state of then"
-            )
-            return self._head.silence
-        self._head.silence = ""
+            pid = os.getppid()
+            words = f"the head has not answered since {since} ({state_words(pid)})"
+            self.advice = resume_words(pid) or HINT
+            self._head.note_silence(words, self.advice)
+            return f"{words}; what is shown is the state of then"
+        self._head.note_answer()
+        self.advice = ""
         self._answered_s = self._clock.wall_s()
         return trouble

@@ -20,7 +20,15 @@ from gsched.protocol.reports import (
     UsePart,
 )
 from gschedd.models.measures import FLOORS, Q
-from gschedd.monitor.usage_queries import HOUR_S, Wanted, held, usage_of
+from gschedd.monitor.usage_queries import (
+    CPU_MEASURED,
+    DIGITS,
+    HOUR_S,
+    Wanted,
+    held,
+    hours,
+    usage_of,
+)
 
 #: Steps of the figure of use: an hour, six hours, a day.
 STEPS: Final = {"daily": 24, "weekly": 28, "monthly": 30}
@@ -109,8 +117,8 @@ class _Shares:
         found = [
             UsePart(
                 group=name,
-                cpu_hours=round(cpu_s / HOUR_S, 4),
-                gpu_hours=round(gpu_s / HOUR_S, 4),
+                cpu_hours=hours(cpu_s),
+                gpu_hours=hours(gpu_s),
                 cpu_part=_part(cpu_s, self._offered.cpu_s),
                 gpu_part=_part(gpu_s, self._offered.gpu_s),
             )
@@ -120,7 +128,7 @@ class _Shares:
 
 
 def _part(some: float, of_all: float) -> float | None:
-    return round(some / of_all, 4) if of_all else None
+    return round(some / of_all, DIGITS) if of_all else None
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
@@ -154,7 +162,7 @@ def _used_parts(db: sqlite3.Connection, wanted: Wanted) -> list[UsedPart]:
     """Return what each user's attempts used of what they had, and all together first."""
     where, values = wanted.ended()
     sums = (
-        "sum(cpu_used_s), sum(cpus * wall_s), "
+        f"{CPU_MEASURED}, sum(cpus * wall_s), "
         "sum(CASE WHEN memory_bytes THEN memory_peak_bytes * wall_s END), "
         "sum(CASE WHEN memory_bytes THEN 1.0 * memory_bytes * wall_s END), "
         "sum(gpu_used_s), sum(CASE WHEN gpu_used_s IS NOT NULL THEN gpus * wall_s END), "
@@ -166,20 +174,20 @@ def _used_parts(db: sqlite3.Connection, wanted: Wanted) -> list[UsedPart]:
     ]
     if not users:
         return []
-    users.sort(key=lambda each: (-each[1][6], -each[1][1], each[0]))
+    users.sort(key=lambda each: (-each[1][7], -each[1][2], each[0]))
     total = [sum(column) for column in zip(*(sums for _, sums in users), strict=True)]
     return [_used_part(user, sums) for user, sums in [("all", total), *users]]
 
 
 def _used_part(user: str, sums: Sequence[float]) -> UsedPart:
-    cpu, all_cpu, memory, all_memory, gpu, measured_gpu, all_gpu = sums
+    measured_cpu, cpu, all_cpu, memory, all_memory, gpu, measured_gpu, all_gpu = sums
     return UsedPart(
         user=user,
-        cpu=_part(cpu, all_cpu),
+        cpu=_part(cpu, measured_cpu),
         memory=_part(memory, all_memory),
         gpu=_part(gpu, measured_gpu),
-        cpu_hours=round(all_cpu / HOUR_S, 4),
-        gpu_hours=round(all_gpu / HOUR_S, 4),
+        cpu_hours=hours(all_cpu),
+        gpu_hours=hours(all_gpu),
     )
 
 
@@ -215,9 +223,9 @@ def _predictions(db: sqlite3.Connection, wanted: Wanted) -> Iterable[ErrorSpread
             yield ErrorSpread(
                 quantity=name,
                 runs=len(errors),
-                bias=round(quantile(sorted(errors), 0.5), 4),
-                error=round(quantile(sorted(map(abs, errors)), 0.5), 4),
-                covered=round(covered / len(errors), 4),
+                bias=round(quantile(sorted(errors), 0.5), DIGITS),
+                error=round(quantile(sorted(map(abs, errors)), 0.5), DIGITS),
+                covered=round(covered / len(errors), DIGITS),
             )
 
 
@@ -233,9 +241,9 @@ def _moves(db: sqlite3.Connection, wanted: Wanted) -> MoveCost | None:
         return None
     return MoveCost(
         moves=moves,
-        cost_s=round(cost_s, 1),
-        longest_s=round(longest_s, 1),
-        gpu_hours=round(gpu_s / HOUR_S, 4),
+        cost_s=round(cost_s, DIGITS),
+        longest_s=round(longest_s, DIGITS),
+        gpu_hours=hours(gpu_s),
         checkpoint_bytes=size_bytes,
     )
 
@@ -260,7 +268,7 @@ def _preemptions(db: sqlite3.Connection, wanted: Wanted) -> PreemptionCost | Non
         saved=saved,
         jobs=jobs,
         users=users,
-        gpu_hours=round(gpu_s / HOUR_S, 4),
+        gpu_hours=hours(gpu_s),
     )
 
 
@@ -273,8 +281,8 @@ def _idle(db: sqlite3.Connection, wanted: Wanted) -> list[IdleRow]:
     return [
         IdleRow(
             user=user,
-            gpu_hours=round(idle_s / HOUR_S, 4),
-            returned_gpu_hours=round(returned_s / HOUR_S, 4),
+            gpu_hours=hours(idle_s),
+            returned_gpu_hours=hours(returned_s),
         )
         for user, idle_s, returned_s in db.execute(query, values)
     ]
@@ -292,8 +300,8 @@ def _failures(db: sqlite3.Connection, wanted: Wanted) -> list[FailureRow]:
             cause=cause,
             attempts=attempts,
             users=users,
-            cpu_hours=round(cpu_s / HOUR_S, 4),
-            gpu_hours=round(gpu_s / HOUR_S, 4),
+            cpu_hours=hours(cpu_s),
+            gpu_hours=hours(gpu_s),
             nodes={},
         )
         for cause, attempts, users, cpu_s, gpu_s in db.execute(query, values)

@@ -72,17 +72,21 @@ async def listen(
     routes: Sequence[web.RouteDef],
     *,
     model: ReadModel,
+    pages: Middleware,
     path: str,
     port: int,
 ) -> Listening:
     """Serve routes on the Unix socket and, if so configured, on a TCP socket.
+
+    Args:
+        pages: gets refusals as answers, and makes pages of them for browsers.
 
     Raises:
         ConfigError: one of them cannot be had.
     """
     listening = Listening(doors=Doors(model.clock, shutdown_s=SHUTDOWN_S))
     login = Login(model, lambda: listening.address)
-    middlewares: list[Middleware] = [watched, errors]
+    middlewares: list[Middleware] = [watched, pages, errors]
     at_path = listen_on_path(path, mode=USERS_MODE, key="socket")
     listeners: list[tuple[socket.socket, Callable[[socket.socket], Source], list[Middleware]]] = [
         (at_path, UserSource(lambda: model.operators), middlewares)

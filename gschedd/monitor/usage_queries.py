@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
-from gsched.model.resources import percent_held
+from gsched.model.resources import MEASURED_LEAST_S, percent_held
 from gsched.model.states import NodeState
 from gsched.protocol.reports import BusyPoint, HeldRow, NodeTime, UsageRow
 from gschedd.core.state.records import Node
@@ -17,6 +17,8 @@ from gschedd.monitor.records import HeadRecords
 from gschedd.monitor.usage import gpu_types_of
 
 HOUR_S: Final = 3600.0
+#: Digits after the point that figures have: hours to a few microseconds, as they are measured.
+DIGITS: Final = 9
 #: How a job ended: that it did, or why not.
 ENDING: Final = (
     "CASE WHEN outcome = 'exited' AND exit_status = 0 THEN 'succeeded' "
@@ -36,9 +38,14 @@ GROUPS: Final[Mapping[str, str]] = {
     "month": "strftime('%Y-%m', ended_s, 'unixepoch', 'localtime')",
 }
 TIMES: Final = frozenset({"day", "week", "month"})
+#: CPU-seconds that attempts had and used which ran long enough to compare them.
+CPU_MEASURED: Final = (
+    f"sum(CASE WHEN wall_s >= {MEASURED_LEAST_S} THEN cpus * wall_s END), "
+    f"sum(CASE WHEN wall_s >= {MEASURED_LEAST_S} THEN cpu_used_s END)"
+)
 _SUMS: Final = (
     "sum(cpus * wall_s), sum(cpu_used_s), sum(gpus * wall_s), sum(wall_s), sum(jobs), "
-    "sum(wait_s), count(wait_s)"
+    f"sum(wait_s), count(wait_s), {CPU_MEASURED}"
 )
 
 
@@ -73,6 +80,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return f" WHERE ended_s >= ? AND ended_s < ?{text}", [self.since_s, self.until_s, *values]
 
 
+def hours(seconds: float) -> float:
+    """Return seconds as hours."""
+    return round(seconds / HOUR_S, DIGITS)
+
+
 def usage_of(db: sqlite3.Connection, wanted: Wanted, by: str) -> list[UsageRow]:
     """Return the usage of jobs that ended in a period, in groups; the last one is the total.
 
@@ -103,6 +115,7 @@ class _UsageSum:
         self._row = UsageRow(group=name, causes={})
         self._wait_s = 0.0
         self._started = 0
+        self._measured_s = [0.0, 0.0]  # CPU time that attempts had and used
 
     @property
     def is_there(self) -> bool:
@@ -111,7 +124,7 @@ class _UsageSum:
 
     def add(self, ending: str, sums: Sequence[Any]) -> None:
         row = self._row
-        cpu_s, used_s, gpu_s, wall_s, jobs, wait_s, waits = sums
+        cpu_s, used_s, gpu_s, wall_s, jobs, wait_s, waits, *measured = sums
         row.cpu_hours += cpu_s / HOUR_S
         row.cpu_hours_used += used_s / HOUR_S
         row.gpu_hours += gpu_s / HOUR_S
@@ -119,6 +132,8 @@ class _UsageSum:
         row.jobs += jobs
         self._wait_s += wait_s or 0.0
         self._started += waits
+        pairs = zip(self._measured_s, measured, strict=True)
+        self._measured_s = [before + (more or 0.0) for before, more in pairs]
         if ending == "succeeded":
             row.succeeded += jobs
         elif ending == "cancelled":
@@ -129,12 +144,13 @@ class _UsageSum:
 
     def row(self) -> UsageRow:
         row = self._row
-        if row.cpu_hours > 0:
-            row.cpu_efficiency = round(row.cpu_hours_used / row.cpu_hours, 4)
+        had_s, used_s = self._measured_s
+        if had_s > 0:
+            row.cpu_efficiency = round(used_s / had_s, DIGITS)
         if self._started:
-            row.wait_mean_s = round(self._wait_s / self._started, 1)
+            row.wait_mean_s = round(self._wait_s / self._started, DIGITS)
         for name in ("cpu_hours", "cpu_hours_used", "gpu_hours", "wall_s"):
-            setattr(row, name, round(getattr(row, name), 4))
+            setattr(row, name, round(getattr(row, name), DIGITS))
         row.causes = dict(sorted(row.causes.items(), key=lambda each: (-each[1], each[0])))
         return row
 

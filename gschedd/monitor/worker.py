@@ -36,6 +36,7 @@ from gschedd.monitor.metrics.counts import MetricCounts, note_forecasts, without
 from gschedd.monitor.metrics.routes import MetricsRoutes, token_of
 from gschedd.monitor.model import MonitorBegin, MonitorReport, ReadModel
 from gschedd.monitor.page.routes import page_routes
+from gschedd.monitor.page.site import Pages
 from gschedd.monitor.pulse import PERIOD_S as PULSE_PERIOD_S
 from gschedd.monitor.pulse import HeadPulse
 from gschedd.monitor.report_routes import ReportRoutes
@@ -70,11 +71,11 @@ PARTS: Final[Sequence[Callable[[MonitorBegin], ModelPart]]] = (
 )
 
 
-def routes_of(model: ReadModel, state_dir: str) -> Sequence[web.RouteDef]:
+def routes_of(model: ReadModel, site: Pages, state_dir: str) -> Sequence[web.RouteDef]:
     """Return the routes of all that the monitor serves."""
     metrics = MetricsRoutes(model, token_of(state_dir))
     parts = (HealthRoutes(model), metrics, ReportRoutes(model), SlurmRoutes(model))
-    return [*(route for part in parts for route in part.routes()), *page_routes(model)]
+    return [*(route for part in parts for route in part.routes()), *page_routes(model, site)]
 
 
 async def work(begin: MonitorBegin, clock: Clock) -> None:
@@ -141,10 +142,12 @@ async def _run(
 
 async def _listen(begin: MonitorBegin, model: ReadModel, opened: contextlib.AsyncExitStack) -> str:
     """Listen until the end; return the address of the TCP socket, empty if there is none."""
+    site = Pages(model)
     try:
         listening = await listen(
-            routes_of(model, begin.state_dir),
+            routes_of(model, site, begin.state_dir),
             model=model,
+            pages=site.for_browsers,
             path=begin.socket,
             port=web_port(begin.state_dir),
         )

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from gsched.logs import one_line
+from gsched.model.resources import MEASURED_LEAST_S
 from gsched.model.states import OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_size
 from gschedd.notify.notices import ABORT, BEGIN, END, IDLE, PREEMPT, RECLAIM, Notice
@@ -32,7 +33,6 @@ _IN_SHORT: Final = {
 }
 _LONGEST_SUBJECT: Final = 200  # characters
 SIGNAL_STATUS: Final = 256  # of Torque's exit status, plus the number of a signal
-_LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy
 _COLUMNS: Final = "{:<10}  {:<16}  {}"
 
 
@@ -141,7 +141,7 @@ def _table(notice: Notice) -> Iterator[str]:
     busiest = max(cores, used.cpu_peak_cores)
     yield _COLUMNS.format("", "requested", "used")
     busy = f"{cores:.1f} on average, {busiest:.1f} at most"
-    yield _COLUMNS.format("CPUs", notice.cpus, busy if used.wall_s >= _LEAST_S else "-")
+    yield _COLUMNS.format("CPUs", notice.cpus, busy if used.wall_s >= MEASURED_LEAST_S else "-")
     if notice.gpus:
         busy = f"{used.gpu_util_mean_percent:.0f} % busy on average" if used.samples else "unknown"
         yield _COLUMNS.format("GPUs", notice.gpus, busy)

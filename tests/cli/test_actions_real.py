@@ -42,6 +42,10 @@ class Desk:
         assert story.row.state == "done", story
         return story
 
+    def events(self, job: str) -> str:
+        """Return what has happened to the job, in words."""
+        return self.run("gstat", "-f", job).stdout.partition("Events:")[2]
+
     def wait_for(self, name: str) -> Path:
         """Wait until a job has written a file."""
         path = self.jobs / name
@@ -99,6 +103,29 @@ def test_gdel_of_an_ended_job_says_so(desk: Desk) -> None:
     outcome = desk.row(done).outcome
     assert outcome is not None
     assert outcome.exit_code == 0
+
+
+def test_gdel_of_all_ends_jobs_that_depend_on_each_other_without_a_word(desk: Desk) -> None:
+    """The end of the first one ends the others before their turn; one that is named twice, too."""
+    first = desk.submit("true", holds=("user",))
+    second = desk.submit("true", depends=(f"afterok:{first}",))
+    desk.submit("true", depends=(f"afterok:{second}",))
+    ran = desk.run("gdel", "all")
+
+    assert (ran.status, ran.stderr) == (0, "")
+    assert desk.cluster.head.jobs().jobs == ()
+    again = desk.run("gdel", second)
+    assert "has already finished" in again.stderr
+
+
+def test_a_change_to_what_a_job_is_already_is_no_change(desk: Desk) -> None:
+    job = desk.submit("true", holds=("user",))
+    before = desk.events(job)
+    for words in (("gmove", "batch", job), ("galter", "-N", "try", job)):
+        trial = desk.run(words[0], "--dry-run", *words[1:])
+        assert (trial.status, trial.stdout) == (0, f"{job}: nothing to change\n")
+        assert desk.run(*words).status == 0
+    assert desk.events(job) == before
 
 
 def test_a_dry_run_changes_nothing(desk: Desk) -> None:

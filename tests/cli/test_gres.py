@@ -46,6 +46,23 @@ def test_one_is_created_shown_altered_and_deleted(two_nodes: Cluster) -> None:
     assert json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"] == []
 
 
+def test_a_new_end_counts_from_the_beginning_that_is_kept(two_nodes: Cluster) -> None:
+    create(two_nodes, "course", "--nodes", "n1", "--users", ME)
+
+    def end_of() -> str:
+        return str(re.findall(r"end = (.*)", run(two_nodes, "gres", "show", "course").stdout)[0])
+
+    assert run(two_nodes, "gres", "alter", "course", "--end", "+2h").status == 0
+    assert end_of().split()[1:4] == ["Jan", "07", "10:00:00"]
+    assert run(two_nodes, "gres", "alter", "course", "--end", "11:30").status == 0
+    assert end_of().split()[3] == "11:30:00"
+    early = run(two_nodes, "gres", "alter", "course", "--end", "07:30")
+    assert early.status != 0
+    assert "--end: 07:30 is not after the beginning, 2030-01-07 08:00" in early.stderr
+    moved = run(two_nodes, "gres", "alter", "course", "--start", "2030-01-07 09:00:00.1")
+    assert "duration = 03:30:00" in run(two_nodes, "gres", "show", "course").stdout, moved.stderr
+
+
 def test_a_dry_run_changes_nothing(two_nodes: Cluster) -> None:
     shown = create(two_nodes, "course", "--nodes", "1", "--users", ME, "--dry-run")
 

@@ -68,10 +68,11 @@ def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
 
 
 def test_a_mistake_in_a_token_has_a_message_of_one_line(head: CannedHead) -> None:
-    """A role that is missing, and a label that is too long, which the head is not asked for."""
+    """A role that is missing, and words that are too long, for which the head is not asked."""
     for words, told in (
         ((), "missing option '--role': choose from node, login, head, user\n"),
         (("--role", "user", "--label", "x" * 65), "--label has 65 characters, of at most 64\n"),
+        (("--role", "user", "--user", "x" * 65), "--user has 65 characters, of at most 64\n"),
     ):
         ran = run_command("gsched", "token", "create", *words, head=head.path)
         assert ran.status == 2

@@ -204,6 +204,27 @@ def test_a_job_without_a_script_is_submitted_again_with_its_command(
     assert "he arguments cannot be read" in wrong.text
 
 
+def test_a_name_of_blanks_is_refused_as_any_other_that_is_no_word(
+    cluster: Cluster, browser: Browser
+) -> None:
+    job = gsub(cluster, "job.sh")
+    for like in ("", job):
+        fields = fields_of(browser.get(f"/submit?from={job}")) | {"from": like}
+        for name in ("   ", "a b"):
+            refused = browser.post("/submit", fields | {"name": name})
+            assert refused.status == 400
+            assert "cannot be used" in refused.text
+    assert spec_of(cluster, sent_again(browser, job, name=" fits ")).name == "fits"
+
+
+def test_the_form_tells_what_a_deadline_is_repeated_without(
+    cluster: Cluster, browser: Browser
+) -> None:
+    job, other = gsub(cluster, "--deadline", "8h", "job.sh"), gsub(cluster, "job.sh")
+    assert "--reject-if-late" in browser.get(f"/submit?from={job}").text
+    assert "--reject-if-late" not in browser.get(f"/submit?from={other}").text
+
+
 def test_a_form_that_is_sent_twice_submits_one_job(cluster: Cluster, browser: Browser) -> None:
     """Also when the first has ended; a form without a key is refused."""
     job = gsub(cluster, "job.sh")

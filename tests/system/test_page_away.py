@@ -29,16 +29,32 @@ def let_hang(cluster: Cluster) -> None:
 def test_a_head_that_does_not_answer_is_named_on_all_pages(
     watched: Cluster, browser: Browser
 ) -> None:
-    """With the time of its last answer; no page waits for it any more."""
-    submit(watched)
+    """With the time of its last answer and what to do; no page waits for it any more.
+
+    What a page has waited for when that is noticed ends with the same words.
+    """
+    (job,) = submit(watched)
     words = "he head has not answered since "
+    form = browser.get("/submit").text
+    key = re.findall(r'name="key" value="([^"]+)"', form)[0]
+    token = browser.form_token()
     let_hang(watched)
     try:
+        waited = browser.get(f"/submit?from={job}")
         wait_until(lambda: words in browser.get("/").text, what="the banner")
         pages = {path: browser.get(path).text for path, _ in PAGES}
+        fields = {"form_token": token, "key": key, "name": "mine", "workdir": "/tmp", "script": "x"}
+        unsent = browser.post("/submit", fields)
     finally:
         watched.head_process.send_signal(signal.SIGCONT)
 
+    advice = f"kill -CONT {watched.head_process.pid} lets it continue"
+    assert all(advice in text for text in (*pages.values(), waited.text, unsent.text))
+    assert (waited.status, unsent.status) == (503, 503)
+    assert words in waited.text
+    assert f'name="key" value="{key}"' in unsent.text  # sent again, it is the same job
+    assert 'name="name" value="mine"' in unsent.text
+    assert '<textarea name="script"' in pages["/submit"]
     assert {path: text.count(words) for path, text in pages.items()} == dict.fromkeys(pages, 1)
     assert all("is stopped by a signal (SIGSTOP)" in text for text in pages.values())
     wait_until(lambda: words not in browser.get("/").text, what="no banner")

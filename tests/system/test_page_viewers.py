@@ -175,7 +175,14 @@ def test_a_form_that_cannot_be_read_is_refused_in_words(browser: Browser) -> Non
 
 
 def test_an_address_of_no_page_is_refused_in_the_form_of_the_client(browser: Browser) -> None:
-    page = browser.get("/jobs/1/cancel", Accept="text/html,*/*;q=0.8")
+    accept = "text/html,*/*;q=0.8"
+    page = browser.get("/jobs/1/cancel", Accept=accept)
+    for wrong in ("/static/none.css", "/?state=held&state=held"):
+        others = browser.get(wrong, Accept=accept)
+        assert others.status == browser.get(wrong, Accept="*/*").status >= 400
+        assert "Back to the queue" in others.text
+    api = browser.get("/v1/usage?by=user&by=user", Accept=accept)
+    assert api.headers["content-type"] == "application/json"
     program = browser.get("/nonsense", Accept="*/*")
 
     assert page.status == program.status == 404

@@ -78,8 +78,14 @@ def test_the_own_file_has_precedence_and_the_default_is_last() -> None:
     assert list(overridden(own, sent)) == ["[node] sample_s", "[node] health_check"]
     rows = {
         (row.table, row.key): (row.value, row.origin, row.pending)
-        for row in node_settings(own.config, config, own, sent)
+        for row in node_settings(own.config, config, own, sent, {})
     }
+    unused = {"native_supervisor": "no compiler"}
+    assert {
+        (row.key, row.unused)
+        for row in node_settings(own.config, config, own, sent, unused)
+        if row.unused
+    } == {("native_supervisor", "no compiler")}
     assert rows["node", "sample_s"] == ("3.0", "own", "")
     assert rows["node", "heartbeat_s"] == ("300.0", "head", "60.0")
     assert rows["node", "job_open_files"] == ("1024", "default", "")

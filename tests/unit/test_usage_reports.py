@@ -69,6 +69,25 @@ def test_jobs_hours_and_causes_by_group(watched: Watched) -> None:
     assert total.cpu_efficiency == pytest.approx(20 / 60, abs=1e-4)
 
 
+def test_runs_too_short_to_be_measured_have_no_efficiency(watched: Watched) -> None:
+    """Their CPU time has the start of their processes; a longer one counts alone."""
+    books = watched.books
+    short = books.submit("nodes=1:ppn=1", name="short")
+    books.schedule()
+    books.exit(short, wall_s=0.0005)
+    watched.run("nodes=1:ppn=2", name="long")
+    watched.read()
+    long, tiny, total = usage_of(watched.store.db, whole_day(), "name")
+
+    assert (long.group, tiny.group, tiny.cpu_efficiency) == ("long", "short", None)
+    assert tiny.cpu_hours == pytest.approx(0.0005 / 3600, rel=0.01)
+    assert tiny.cpu_hours_used > 0
+    assert total.cpu_efficiency == long.cpu_efficiency
+    _, line, *_ = csv_rows([tiny])
+    assert float(line[5]) == tiny.cpu_hours > 0
+    assert report(watched).used[0].cpu == long.cpu_efficiency
+
+
 @pytest.mark.parametrize("by", list(GROUPS))
 def test_each_group_has_all_jobs_once(watched: Watched, by: str) -> None:
     several(watched)

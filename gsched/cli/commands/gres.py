@@ -156,7 +156,9 @@ def _change(
     if not names or (verb == "create" and len(names) > 1):
         wanted = "NAME" if verb == "create" else "NAME..."
         raise UsageError(f"{verb}: one name is needed", hint=f"gres {verb} {wanted}")
-    terms = _terms(flags, SystemClock().wall_s())
+    clock_s = SystemClock().wall_s()
+    begins = _kept_begins(head, flags) if verb == "alter" else {}
+    terms = _terms(flags, clock_s, begins.get(names[0]))
     if verb == "delete" and terms != ReservationTerms():
         raise UsageError("delete: it takes no options but --dry-run", hint="gres delete NAME...")
     if verb == "alter" and terms == ReservationTerms():
@@ -168,7 +170,7 @@ def _change(
         change = ReservationChange(
             verb=verb,  # type: ignore[arg-type] # one of the three
             name=name,
-            terms=terms,
+            terms=_terms(flags, clock_s, begins.get(name)),
             dry_run=dry_run,
         )
         reply = head.change_reservation(change)
@@ -184,9 +186,18 @@ def _change(
     return 0
 
 
-def _terms(flags: Mapping[str, object], now_s: float) -> ReservationTerms:
-    """Return what is stated of a reservation."""
-    stated: dict[str, object] = {**_times(flags, now_s), **_resources(flags)}
+def _kept_begins(head: HeadClient, flags: Mapping[str, object]) -> dict[str, float]:
+    """Return when reservations begin, by name, where a new end counts from there."""
+    if not flags["end"] or flags["start"]:
+        return {}
+    return {row.reservation.name: row.reservation.from_s for row in head.reservations().rows}
+
+
+def _terms(
+    flags: Mapping[str, object], now_s: float, begin_s: float | None = None
+) -> ReservationTerms:
+    """Return what is stated of a reservation, which begins at ``begin_s`` unless that is stated."""
+    stated: dict[str, object] = {**_times(flags, now_s, begin_s), **_resources(flags)}
     for name in ("users", "projects"):
         if flags[name] is not None:
             stated[name] = tuple(filter(None, str(flags[name]).replace(" ", "").split(",")))
@@ -200,10 +211,10 @@ def _terms(flags: Mapping[str, object], now_s: float) -> ReservationTerms:
     return msgspec.convert(stated, ReservationTerms)
 
 
-def _times(flags: Mapping[str, object], now_s: float) -> dict[str, object]:
+def _times(flags: Mapping[str, object], now_s: float, begin_s: float | None) -> dict[str, object]:
     start, end, duration = (str(flags[name]) for name in ("start", "end", "duration"))
     found: dict[str, object] = {}
-    from_s = None
+    from_s = begin_s if begin_s is None or begin_s > now_s or end.startswith("+") else None
     if start:
         from_s = parse_coming(start, now_s=now_s, option="--start")
         found["from_s"] = 0.0 if start == "now" else from_s

@@ -16,7 +16,7 @@ from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
-from gsched.process_state import state_of, state_words
+from gsched.process_state import resume_words, state_words
 from gsched.protocol.api import API_VERSION, DiskRow, NotifyRow, StatusReply
 from gsched.protocol.node_rows import NodeRow
 from gsched.protocol.tasks import TaskOutcome, TaskRow
@@ -86,8 +86,7 @@ def _silent(error: LostConnectionError, path: str) -> Finding:
         pid = 0
     if not pid:  # of another host, or of another namespace
         return fail("head", error.message, f"run gsched doctor on its host, or {restart}")
-    resume = f"kill -CONT {pid} lets it continue; find out who has stopped it"
-    todo = resume if state_of(pid) == "T" else restart
+    todo = resume_words(pid) or restart
     return fail("head", f"{error.message}; {state_words(pid)}", todo)
 
 

@@ -22,6 +22,7 @@ from gsched.model.units import format_duration, parse_duration_s
 from gsched.protocol.joining import TOKEN_ROLES, CreateToken, TokenList, TokenRow
 from gsched.protocol.tokens import (
     MAX_LABEL,
+    MAX_USER,
     SCOPES,
     CreateUserToken,
     Scope,
@@ -110,11 +111,13 @@ def create(  # noqa: PLR0913 - options
         if name or replace:
             given_option = "--name" if name else "--replace"
             raise UsageError(f"{given_option} is for hosts", hint="--label names a user's token")
-        if len(label) > MAX_LABEL:
-            raise UsageError(
-                f"--label has {len(label)} characters, of at most {MAX_LABEL}",
-                hint="write a shorter label",
-            )
+        for name_given, text, most, why in (
+            ("--user", user, MAX_USER, "give it the name of an account"),
+            ("--label", label, MAX_LABEL, "write a shorter label"),
+        ):
+            if len(text) > most:
+                words = f"{name_given} has {len(text)} characters, of at most {most}"
+                raise UsageError(words, hint=why)
         wanted_token = CreateUserToken(
             scope=scope or "read",
             user=user,
@@ -122,9 +125,9 @@ def create(  # noqa: PLR0913 - options
             ttl_s=_ttl_s(ttl or USER_TTL, days_most=366),
         )
         return _create_of_user(head, wanted_token, as_json=as_json)
-    for name_given, given in (("--scope", scope), ("--user", user), ("--label", label)):
-        if given:
-            raise UsageError(f"{name_given} is for tokens of users", hint="--role user")
+    for option_of_user, value in (("--scope", scope), ("--user", user), ("--label", label)):
+        if value:
+            raise UsageError(f"{option_of_user} is for tokens of users", hint="--role user")
     if replace and (not name or role == "head"):
         raise UsageError(
             "--replace is for a node or login host that has a name",

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.cli.times import format_time
+from gsched.model.resources import MEASURED_LEAST_S
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import exact_size, format_duration, format_gpu_hours, format_size
 from gsched.model.wording import counted, outcome_words
@@ -21,7 +22,6 @@ MEMORY_RESERVE: Final = 1.2
 WALLTIME_RESERVE: Final = 1.25
 AFTER_LIMIT: Final = 1.5  # of a limit that the job has hit
 _MB: Final = 1024**2
-LEAST_S: Final = 1.0  # of a run, to say how many CPUs it kept busy: its start counts as CPU time
 _IDLE_PERCENT: Final = 5.0  # below it a GPU did nothing but hold memory
 
 
@@ -159,7 +159,7 @@ def efficiency_of(
         memory_bytes=row.memory_bytes,
         walltime_s=row.walltime_s,
         used=used,
-        cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s >= LEAST_S else None,
+        cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s >= MEASURED_LEAST_S else None,
         memory=_ratio(used.memory_peak_bytes, row.memory_bytes),
         gpu=_gpu_ratio(row, used),
         walltime=max(used.wall_s, used.wall_max_s) / row.walltime_s if row.walltime_s else None,

@@ -52,6 +52,7 @@ def _with_values(reply: NodeSettingsReply) -> dict[str, object]:
             "origin": row.origin,
             "pending": _read(row.pending),
             "restart": bool(row.pending),
+            "unused": row.unused,
         }
         for row in reply.settings
     ]
@@ -84,6 +85,8 @@ def _lines(reply: NodeSettingsReply) -> Iterator[str]:
 
 def _source(row: SettingRow) -> str:
     origin = {"default": "default", "head": "of the head", "own": "of its own file"}[row.origin]
+    if row.unused:
+        origin += f"; not used: {row.unused}"
     if not row.pending:
         return origin
     wanted = "removed" if row.pending == "null" else _value(row.pending)

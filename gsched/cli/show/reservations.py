@@ -90,7 +90,7 @@ def print_reservation(row: ReservationRow, *, now_s: float, dry_run: bool = Fals
         ("state", _DRY_RUN if dry_run else state_word(kept, now_s)),
         ("start", format_time(kept.from_s)),
         ("end", format_time(kept.to_s)),
-        ("duration", format_duration(kept.to_s - kept.from_s)),
+        ("duration", format_duration(round(kept.to_s - kept.from_s))),
         ("requested", requested),
         ("holds", held_words(kept)),
         ("users", ",".join(kept.users)),

@@ -136,7 +136,7 @@ def alter_job(
         spec = with_start(spec, depends.start_after_s)
     facts: list[f.AnyFact] = []
     changed = tuple(sorted(set(wanted) - {"holds"}))
-    if changed:
+    if changed and spec != job.spec:
         facts.append(
             f.JobAltered(at_s=now_s, job=job.id, spec=spec, by=command.caller.user, changed=changed)
         )

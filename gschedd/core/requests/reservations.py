@@ -176,7 +176,7 @@ def _altered(
     if terms.to_s is not None or terms.duration_s is not None:
         to_s = _end_s(terms, from_s, known.name)
     elif terms.from_s is not None:
-        to_s = from_s + known.to_s - known.from_s
+        to_s = from_s + (known.to_s - known.from_s)
     changes = _stated(terms)
     if {"nodes", "node_names", "gpus"} & changes.keys():
         changes = {"nodes": 0, "node_names": (), "gpus": 0, "gpu_type": ""} | changes

@@ -42,6 +42,17 @@ SPANS: Final[Mapping[str, float]] = {"hour": 3600, "day": 86400, "week": 604800,
 _MEGABYTE: Final = 1 << 20
 
 
+def away(model: ReadModel) -> HeadUnreachableError:
+    """Return that the head does not answer, where a page has nothing to show without it."""
+    head = model.head
+    return HeadUnreachableError(head.silence or "the head does not answer", hint=head.hint or HINT)
+
+
+def old_words(age_s: float) -> str:
+    """Return the warning of a page that shows what it has kept, while the head does not answer."""
+    return f"the head does not answer; this list is {format_duration(age_s)} old"
+
+
 class GpuLine(Struct, frozen=True, kw_only=True):
     """A GPU as a line of a list; ``busy`` is None where it is not measured."""
 
@@ -96,10 +107,8 @@ class NodePages:
                 return await asyncio.shield(self._reading)
         except (HeadUnreachableError, TimeoutError):
             if kept is None:
-                why = self._model.head.silence or "the head does not answer"
-                raise HeadUnreachableError(why, hint=HINT) from None
-            words = f"the head does not answer; this list is {format_duration(age_s)} old"
-            return structs.replace(kept, warning=words)
+                raise away(self._model) from None
+            return structs.replace(kept, warning=old_words(age_s))
 
     async def _read_nodes(self, viewer: Viewer) -> NodeList:
         found = await self._model.head.get("/v1/nodes", NodeList, viewer=viewer)

@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.cli.show.reservations import COLUMNS, for_words, held_words, reservation_cells
 from gsched.cli.times import format_moment
@@ -18,7 +18,7 @@ from gsched.model.wording import counted
 from gsched.protocol.node_rows import NodeRow
 from gsched.protocol.reservations import ReservationRow, ReservationsReply
 from gschedd.monitor.model import ReadModel
-from gschedd.monitor.page.nodes import FRESH_S, NodePages, windows_of
+from gschedd.monitor.page.nodes import FRESH_S, NodePages, away, old_words, windows_of
 from gschedd.monitor.page.shown import AWAY_S, PAGE_ROWS, VIEWERS_MOST, page_number
 from gschedd.monitor.page.site import Pages
 from gschedd.monitor.viewers import Viewer
@@ -104,10 +104,10 @@ class ReservationPage:
         )
 
     async def _reservations(self, viewer: Viewer) -> ReservationsReply:
-        """Return the reservations that a viewer may see, as they were in the last seconds.
+        """Return the reservations that a viewer may see; where the head is away those of before.
 
         Raises:
-            HeadUnreachableError: the head does not answer.
+            HeadUnreachableError: the head does not answer, and the viewer has not seen them before.
         """
         now_s = self._model.clock.monotonic_s()
         kept_s, kept = self._kept.get(viewer.uid, (0.0, None))
@@ -118,10 +118,10 @@ class ReservationPage:
                 found = await self._model.head.get(
                     "/v1/reservations", ReservationsReply, viewer=viewer
                 )
-        except TimeoutError:
-            raise HeadUnreachableError(
-                "the head does not answer", hint="is gschedd running? See its log"
-            ) from None
+        except (HeadUnreachableError, TimeoutError):
+            if kept is None:
+                raise away(self._model) from None
+            return structs.replace(kept, warning=old_words(now_s - kept_s))
         if len(self._kept) >= VIEWERS_MOST:
             self._kept.clear()
         self._kept[viewer.uid] = (now_s, found)

@@ -14,9 +14,8 @@ from gschedd.monitor.page.site import Pages
 from gschedd.monitor.page.submit import SubmitPage
 
 
-def page_routes(model: ReadModel) -> list[web.RouteDef]:
+def page_routes(model: ReadModel, site: Pages) -> list[web.RouteDef]:
     """Return the routes of all pages."""
-    site = Pages(model)
     shown = ShownJobs(model)
     nodes = NodePages(site, model, shown)
     parts = (

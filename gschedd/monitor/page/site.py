@@ -27,6 +27,7 @@ from gsched.errors import (
 from gsched.model import limits
 from gschedd.http.answers import refusal
 from gschedd.monitor.hosts import HostNames
+from gschedd.monitor.link import refusal_of
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.viewers import COOKIE, Viewer
 
@@ -64,7 +65,11 @@ PAGES: Final = (
     ("/submit", "Submit"),
 )
 
+#: Requests to these addresses are answered with JSON, whoever sends them.
+_OF_PROGRAMS: Final = ("/v1/", "/slurm/")
+
 Form = Mapping[str, str]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Shown = Callable[[web.Request, Viewer], Awaitable[web.StreamResponse]]
 Done = Callable[[web.Request, Viewer, Form], Awaitable[web.StreamResponse]]
 
@@ -156,6 +161,20 @@ class Pages:
         """Return the route of all other addresses."""
         return web.get("/{path:.*}", self._other)
 
+    @web.middleware
+    async def for_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what no page refuses itself, as an unknown address, with a page, too."""
+        response = await handler(request)
+        is_json = response.status >= 400 and response.content_type == "application/json"
+        if not is_json or not _is_of_browser(request) or not isinstance(response, web.Response):
+            return response
+        error = refusal_of((response.text or "").encode(), response.status)
+
+        async def refuse(_: web.Request, __: Viewer) -> web.StreamResponse:
+            raise error
+
+        return await self._guarded(request, refuse)
+
     async def _guarded(self, request: web.Request, handler: Shown) -> web.StreamResponse:
         viewer: Viewer | None = None
         try:
@@ -198,6 +217,7 @@ class Pages:
             zone=time.strftime("%Z"),
             now_s=self._model.clock.wall_s(),
             trouble=self._model.pulse.trouble or self._model.trouble,
+            advice=self._model.pulse.advice,
             **values,
         )
         return web.Response(text=text, status=status, content_type="text/html")
@@ -250,7 +270,7 @@ class Pages:
 
     async def _other(self, request: web.Request) -> web.StreamResponse:
         """Refuse an address that is of no page: with a page for browsers, JSON for programs."""
-        if "text/html" not in request.headers.get("Accept", ""):
+        if not _is_of_browser(request):
             raise web.HTTPNotFound
         return await self._guarded(request, self._no_page)
 
@@ -316,6 +336,12 @@ class Pages:
         if request.headers.get("X-Forwarded-Proto", "").lower() == "https":
             return True
         return self._model.config.origin.startswith("https:") and request.host == self._hosts.proxy
+
+
+def _is_of_browser(request: web.Request) -> bool:
+    """Return whether a request comes from a browser's page, and not from a program."""
+    accepts = "text/html" in request.headers.get("Accept", "")
+    return accepts and not request.path.startswith(_OF_PROGRAMS)
 
 
 async def _form(request: web.Request) -> Form:

@@ -1,20 +1,24 @@
 """The form that submits a job, also one like a job before; the head checks it as for gsub."""
 
+import asyncio
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
 
 from gsched.cli.times import format_start, local_times
-from gsched.errors import GschedError, InvalidRequestError
+from gsched.errors import GschedError, HeadUnreachableError, InvalidRequestError
 from gsched.protocol.api import StatusReply
 from gsched.protocol.rerun import JobChanges, SubmitAgain, SubmitAgainReply
 from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitRequest, SubmitResult
 from gschedd.monitor.link import refused_part
 from gschedd.monitor.model import ReadModel
+from gschedd.monitor.page.nodes import away
+from gschedd.monitor.page.shown import AWAY_S
 from gschedd.monitor.page.site import Form, Pages, form_key, status_of
 from gschedd.monitor.viewers import Viewer
 
@@ -36,6 +40,7 @@ class SubmitPage:
     def __init__(self, site: Pages, model: ReadModel) -> None:
         self._site = site
         self._model = model
+        self._queues: Sequence[str] = ()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -65,8 +70,20 @@ class SubmitPage:
         error: GschedError | None = None,
         notes: tuple[str, ...] = (),
         again: SubmitAgainReply | None = None,
+        key: str = "",
     ) -> web.StreamResponse:
-        status = await self._model.head.get("/v1/status", StatusReply, viewer=viewer)
+        """Return the form, while the head does not answer with the queues that it had.
+
+        Raises:
+            GschedError: the head does not answer, and never has.
+        """
+        try:
+            async with asyncio.timeout(AWAY_S):
+                status = await self._model.head.get("/v1/status", StatusReply, viewer=viewer)
+            self._queues = status.queues
+        except (HeadUnreachableError, TimeoutError):
+            if not self._queues and error is None:
+                raise away(self._model) from None
         return self._site.page(
             "submit.html",
             viewer,
@@ -74,11 +91,13 @@ class SubmitPage:
             title="Submit a job",
             here="/submit",
             fields=fields,
-            queues=status.queues,
+            queues=self._queues,
+            sent_key=key,
             error=error,
             notes=notes,
             launch="script" if again is None else again.launch,
             kept=[] if again is None else _kept(again),
+            has_deadline=again is not None and "deadline" in again.kept,
             left_out={} if again is None else again.left_out,
         )
 
@@ -97,7 +116,8 @@ class SubmitPage:
                 if fields["from"]:  # what it would be now may be something else
                     same = SubmitAgain(job=fields["from"], dry_run=True)
                     again = await self._again(same, viewer)
-            return await self._page(viewer, fields, error=error, again=again)
+            key = form.get("key", "")  # the head may have the job: sent again, it is the same one
+            return await self._page(viewer, fields, error=error, again=again, key=key)
         if "check" not in form:
             is_array = again is not None and again.is_array
             return self._site.sent_to(f"/jobs/{result.id}{'[]' if is_array else ''}")
@@ -116,7 +136,7 @@ class SubmitPage:
         """
         job = SubmitJob(
             key=_key_of(form, fields),
-            name=fields["name"].strip() or "job",
+            name=_name_of(fields),
             workdir=fields["workdir"].strip(),
             queue=fields["queue"],
             resources=(fields["resources"].strip(),) if fields["resources"].strip() else (),
@@ -154,7 +174,7 @@ class SubmitPage:
             job=fields["from"],
             key=_key_of(form, fields),
             changes=JobChanges(
-                name=fields["name"].strip() or "job",
+                name=_name_of(fields),
                 queue=fields["queue"] or None,
                 resources=fields["resources"].strip(),
                 workdir=fields["workdir"].strip(),
@@ -167,6 +187,11 @@ class SubmitPage:
         )
         reply = await self._again(wanted, viewer)
         return reply, reply.result
+
+
+def _name_of(fields: dict[str, str]) -> str:
+    """Return the name of a form's job, also one of blanks only, which the head refuses."""
+    return fields["name"].strip() or fields["name"] or "job"
 
 
 def _key_of(form: Form, fields: dict[str, str]) -> str:

@@ -41,7 +41,7 @@
     try {
       const response = await fetch(location.href, {headers: {"X-Update": "1"}, redirect: "error"});
       if (response.status === 401) { stop(); location.reload(); return; }
-      if (!response.ok) return;
+      if (!response.ok) { updated.textContent = "No answer; trying again."; return; }
       const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       if (isBusy()) { stale = true; return; }
       const active = document.activeElement;
