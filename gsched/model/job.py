@@ -261,8 +261,13 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_training(self) -> bool:
         """Return whether its run time and deadline are planned: anything of them was said."""
-        if self.array is not None or self.reservation:
-            return False  # its elements are; in a reservation it runs on its fewest GPUs
+        return not self.reservation and self.states_training  # there it runs on its fewest GPUs
+
+    @property
+    def states_training(self) -> bool:
+        """Return whether anything of run time and deadline was said; an array has elements."""
+        if self.array is not None:
+            return False
         if self.training is not None or self.adaptive is not None:
             return True
         return self.deadline_s > 0 or self.request.places_max > 0

@@ -316,7 +316,7 @@ def with_outlook(
     result: submissions.SubmitResult, spec: JobSpec, outlook: Forecast
 ) -> submissions.SubmitResult:
     """Return an answer with what is expected of a training's end."""
-    if result.error is not None or not spec.is_training:
+    if result.error is not None or not spec.states_training:
         return result
     return structs.replace(
         result,

@@ -62,13 +62,13 @@ def _lacking(snapshot: Snapshot, room: LimitRoom) -> dict[int, AtLimit]:
     found = {}
     for group in snapshot.groups:
         job_class, job = group.job_class, group.order[0][1]
-        limit = room.lack(job_class.party, _least(job_class))
+        limit = room.lack(job_class.party, least_counted(job_class))
         if limit is not None and job in snapshot.profiles:
             found[job] = limit
     return found
 
 
-def _least(job_class: JobClass) -> Mapping[str, float]:
+def least_counted(job_class: JobClass) -> Mapping[str, float]:
     """Return what a job of a class counts at least."""
     request = job_class.request
     least = at_count(request, request.places) if is_elastic(request) else request
@@ -90,9 +90,9 @@ def _later(snapshot: Snapshot, room: LimitRoom, plan: Plan) -> dict[int, Wait]:
     later = (job for job in in_time if job in waiting and job not in started)
     for job in sorted(later, key=lambda job: deadline_order(snapshot, job)):
         job_class = waiting[job]
-        limit = room.lack(job_class.party, _least(job_class))
+        limit = room.lack(job_class.party, least_counted(job_class))
         if limit is None:
-            room.take(job_class.party, _least(job_class))
+            room.take(job_class.party, least_counted(job_class))
         else:
             waits[job] = Wait(job_class=job_class, first=job, reason=limit)
     return waits

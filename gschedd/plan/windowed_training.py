@@ -4,10 +4,13 @@ Policies for training jobs do not tell nodes apart by walltimes, so the longest 
 all of them which nodes are closed. A waiting job that no node could hold now, were all idle, as it
 would run into a window on each, is therefore not shown to the policy: it starts nothing before, and
 must not keep the others from nodes until the window begins.
+
+Where a longer job has closed nodes that shorter ones could have, the policy plans once more, with
+the shorter ones and these nodes only. What starts there has ended before the longer job could.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -52,7 +55,36 @@ class OutsideWindows:
         if closed:
             nodes = {space.name: space for space in without(Spaces(nodes), closed)}
         seen = structs.replace(snapshot, groups=groups, nodes=nodes, profiles=profiles)
-        return _with_waits(snapshot, self.policy(seen), kept_out)
+        plan = self._with_shorter(snapshot, self.policy(seen), groups, closed)
+        return _with_waits(snapshot, plan, kept_out)
+
+    def _with_shorter(
+        self, snapshot: Snapshot, plan: Plan, groups: Iterable[Group], closed: frozenset[Closed]
+    ) -> Plan:
+        """Return a plan with starts of shorter jobs on what was closed for the longest one.
+
+        Args:
+            snapshot: all nodes.
+            plan: for those that were open.
+            groups: which the policy was shown.
+            closed: what was not.
+        """
+        while closed:
+            started = {start.job for start in plan.starts}
+            left = (group for group in groups if group.order[0][1] not in started)
+            shorter = [
+                (group, own) for group in left if (own := _barred_of(snapshot, group)) < closed
+            ]
+            if not shorter:
+                break
+            still_closed = _NONE.union(*(own for _, own in shorter))
+            seen = _opened(
+                snapshot, plan, [group for group, _ in shorter], closed - still_closed, still_closed
+            )
+            more = self.policy(seen)
+            plan = plan if more.moves else _joined(plan, more)
+            closed = still_closed
+        return plan
 
 
 def _kept_out(snapshot: Snapshot) -> dict[int, _Barred]:
@@ -116,6 +148,55 @@ def _closed(snapshot: Snapshot, waiting: Iterable[Group]) -> frozenset[Closed]:
     known_s = [limit_s for limit_s in limits_s if limit_s is not None]
     longest_s = max(known_s, default=0.0) if len(known_s) == len(limits_s) else None
     return barred(snapshot.windows, snapshot.now_s, longest_s)
+
+
+def _barred_of(snapshot: Snapshot, group: Group) -> frozenset[Closed]:
+    return barred(snapshot.windows, snapshot.now_s, group.job_class.walltime_s)
+
+
+def _opened(
+    snapshot: Snapshot,
+    plan: Plan,
+    groups: Sequence[Group],
+    opened: Iterable[Closed],
+    closed: Iterable[Closed],
+) -> Snapshot:
+    """Return what a policy is shown of the nodes that are open for shorter jobs only.
+
+    Nothing that runs may be migrated; nodes to or from which the plan migrates jobs are left out.
+    """
+    spaces = Spaces(snapshot.nodes)
+    for start in plan.starts:
+        spaces.take(start.allocation)
+    running = {each.job: each.allocation for each in snapshot.running}
+    moved = {
+        share.node
+        for move in plan.moves
+        for share in (*move.allocation, *running.get(move.job, ()))
+    }
+    names = {each if isinstance(each, str) else each.node for each in opened} - moved
+    others = (name for name in snapshot.nodes if name not in names)
+    nodes = {space.name: space for space in without(spaces, (*closed, *others))}
+    waiting = {group.order[0][1] for group in groups}
+    profiles = {
+        job: structs.replace(profile, movable=False, movable_later=False)
+        for job, profile in snapshot.profiles.items()
+        if job in waiting or job in running
+    }
+    return structs.replace(snapshot, groups=groups, nodes=nodes, profiles=profiles)
+
+
+def _joined(plan: Plan, more: Plan) -> Plan:
+    """Return a plan with the starts of another one, and what that says of the jobs of these."""
+    jobs = {start.job for start in more.starts}
+    newer = (verdict for verdict in more.verdicts if verdict.job in jobs)
+    kept = (verdict for verdict in plan.verdicts if verdict.job not in jobs)
+    return structs.replace(
+        plan,
+        starts=(*plan.starts, *more.starts),
+        waits=tuple(wait for wait in plan.waits if wait.first not in jobs),
+        verdicts=(*kept, *newer),
+    )
 
 
 def _may_move(snapshot: Snapshot, running: RunningJob) -> bool:

@@ -527,6 +527,24 @@ def test_an_array_is_one_line_that_tells_of_its_elements() -> None:
     assert world.why(array).startswith("1[4]: ")
 
 
+def test_the_deadline_of_an_array_is_met_when_all_of_its_elements_have_succeeded_by_then() -> None:
+    def met(world: World, array: int) -> bool | None:
+        row = JobViews(world.head, now_s=world.now_s).row(world.job(array))
+        assert row.deadline_s == world.job(array).spec.deadline_s > 0
+        return row.meets_deadline
+
+    world = World(node("n1", cpus=2))
+    array = world.submit(array="0-3", runs_s=10, deadline_after_s=100.0)
+    late = world.submit(array="0-3", runs_s=100, deadline_after_s=150.0)
+    world.run_until(15)
+    assert met(world, array) is None
+    world.run_until(60)
+    done = world.head.state.jobs.get(array)
+    assert done is None, "it has ended"
+    world.run_until(200)
+    assert met(world, late) is False
+
+
 def test_an_array_tells_why_nothing_more_starts() -> None:
     """Its own limit, or what its first waiting element waits for."""
     world = World(node("n1", cpus=2))

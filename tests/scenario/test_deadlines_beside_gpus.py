@@ -7,10 +7,13 @@ from gsched.config.tables import LimitsConfig
 from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
+from gsched.protocol.reservations import ReservationChange, ReservationTerms
 from gschedd.core.requests import commands as c
 from gschedd.core.state.state import State
+from gschedd.core.views.jobs import JobViews
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
+from gschedd.plan.reserved import WithReservations
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import deadline, drs, elasticflow
@@ -36,7 +39,9 @@ class Site(World):
     ) -> None:
         machines = [node(name, cpus=cpus, gpus=gpus, memory_bytes=8 * 1024**3) for name in names]
         config = settings() if limits is None else settings(limits=limits)
-        super().__init__(*machines, policy=Composed(policy, fifo.plan), config=config)
+        super().__init__(
+            *machines, policy=Composed(policy, WithReservations(fifo.plan)), config=config
+        )
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, limits=self.settings.limit_rules())
@@ -158,6 +163,46 @@ def test_nothing_is_guaranteed_that_a_limit_may_prevent(policy: Policy) -> None:
     assert "GPUs, the limit of user alice" in message
 
 
+def test_no_deadline_is_expected_of_a_job_without_gpus_that_waits_for_a_limit() -> None:
+    """As of one with GPUs: its place in the queue says when the limit leaves it room, or others."""
+    limits = convert({"user": {"alice": {"max_cpus": 1}}}, LimitsConfig)
+    site = Site(deadline.plan, limits=limits)
+    first = site.insists(CPU, 1800.0)
+    message = refused(site.insists(CPU, 1800.0))
+    queued = site.submit(CPU, deadline_after_s=1800.0, runs_s=500.0)
+    seen = JobViews(site.head, now_s=site.now_s).row(site.job(queued))
+
+    assert isinstance(first, int)
+    assert "cannot predict whether the deadline" in message
+    assert "CPUs, the limit of user alice" in message
+    assert (site.state(queued), seen.deadline_s) == ("queued", site.job(queued).spec.deadline_s)
+    assert seen.meets_deadline is None
+    site.run_for(610.0)
+    row = JobViews(site.head, now_s=site.now_s).row(site.job(queued))
+    assert (row.state, row.meets_deadline) == ("running", True)
+
+
+def test_the_deadline_of_a_training_job_in_a_reservation_is_predicted() -> None:
+    """It runs there on its fewest GPUs: 600 s of work on one of them."""
+    site = Site(deadline.plan)
+    terms = ReservationTerms(
+        from_s=site.now_s, duration_s=30_000.0, node_names=("a",), users=("alice",)
+    )
+    change = ReservationChange(verb="create", name="course", terms=terms)
+    site.do(c.ChangeReservation(caller=ADMIN, action=change))
+    work = {"training": ELASTIC, "places_max": 2, "reservation": "course"}
+    wide = "select=1:ncpus=1:ngpus=1,walltime=7200"
+
+    kept = site.insists(wide, 700.0, **work)
+    late = refused(site.insists(wide, 500.0, **work))
+
+    assert isinstance(kept, int)
+    assert "the job would miss its deadline" in late
+    assert "its expected end is" in late
+    row = JobViews(site.head, now_s=site.now_s).row(site.job(kept))
+    assert (row.meets_deadline, row.deadline_s) == (True, site.job(kept).spec.deadline_s)
+
+
 def test_the_deadline_of_a_job_without_gpus_is_expected_and_not_guaranteed() -> None:
     """It waits in the queue like all others: a job with a higher priority may overtake it."""
     site = Site(deadline.plan)
@@ -252,6 +297,34 @@ def test_a_running_training_job_closes_no_other_node_by_its_walltime(policy: Pol
     assert isinstance(short, int)
     assert (site.state(long), site.state(short)) == ("running", "running")
     assert site.machine_of(long) == ("b",)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("walltime", [",walltime=3600", ""])
+def test_a_training_job_that_waits_for_a_node_without_a_window_leaves_the_others(
+    policy: Policy, walltime: str
+) -> None:
+    """It would run into the window of one node, and the other one is in use."""
+    site = _two_nodes(policy, part=True)
+    both = HOUR.replace("ngpus=1", "ngpus=2")
+    before = site.submit(both, deadline_after_s=5000.0, runs_s=3500.0)
+    long = site.submit(
+        both.replace(",walltime=3600", walltime), deadline_after_s=30_000.0, runs_s=3500.0
+    )
+
+    short = site.insists(MINUTES, 600.0)
+    shorter = site.submit(MINUTES.replace("120", "60"), deadline_after_s=900.0, runs_s=50.0)
+    third = site.submit(MINUTES, deadline_after_s=900.0, runs_s=100.0)
+
+    assert isinstance(short, int)
+    assert site.machine_of(before) == ("b",)
+    assert [site.state(job) for job in (short, shorter)] == ["running", "running"]
+    assert site.machine_of(short) == site.machine_of(shorter) == ("a",)
+    assert [site.state(job) for job in (long, third)] == ["queued", "queued"]
+    site.run_for(300.0)
+    assert site.state(third) == "done"
+    site.run_for(20_000.0)
+    assert site.state(long) == "done"
 
 
 CPU = "select=1:ncpus=1,walltime=600"

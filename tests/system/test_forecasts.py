@@ -9,8 +9,8 @@ import pytest
 
 from gsched.protocol.job_rows import JobStory, StartRow
 from tests.support.cluster import Cluster, wait_until
-from tests.support.commands import Ran
-from tests.support.desk import PLENTY_S, Desk
+from tests.support.commands import Ran, run_command
+from tests.support.desk import PLENTY_S, SIZE, Desk
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -221,3 +221,23 @@ def _is_over(opened: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def test_a_dry_run_under_a_policy_for_adaptive_jobs_tells_of_others_too(cluster: Cluster) -> None:
+    """These are planned as jobs of the queue, on the fewest GPUs that they request."""
+    cluster.queues = '[training]\npolicy = "goodput"\n'
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4, gpus=2)
+    (cluster.jobs / "size.toml").write_text(SIZE)
+    for words in (DEADLINE, ("--gpus", "1..2", "--elastic")):
+        ran = run_command(
+            "gsub", "--dry-run", *words, "--", "true", head=cluster.socket, cwd=cluster.jobs
+        )
+        assert (ran.status, ran.stderr) == (0, ""), words
+        assert "expected start: any moment" in ran.stdout
+    assert (
+        "expected to be met"
+        in run_command(
+            "gsub", "--dry-run", *DEADLINE, "--", "true", head=cluster.socket, cwd=cluster.jobs
+        ).stdout
+    )

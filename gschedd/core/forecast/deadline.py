@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, HoldKind, JobState
-from gschedd.core.cycle.run import snapshot
+from gschedd.core.cycle.run import limit_room, snapshot
 from gschedd.core.forecast.question import (
     Steps,
     UnpredictableError,
@@ -34,6 +34,7 @@ from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
 from gschedd.plan.forecast import Forecast
 from gschedd.plan.layouts import has_alike_gpus, layout_of
+from gschedd.plan.limited_training import least_counted
 from gschedd.plan.load import Predictor
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, Snapshot
@@ -79,10 +80,14 @@ def outlook_of(
     deadline_s = job.spec.deadline_s
     if deadline_s and now_s > deadline_s:
         why = "its deadline has passed"
+    meets = _meets(deadline_s, end_s, now_s, planned=meets)
+    if meets and job.state is JobState.QUEUED and verdict is None:
+        limit = _limit_words(job, state, now_s)
+        meets, why = (None, limit) if limit else (meets, why)
     return Forecast(
         start_s=start_s,
         end_s=end_s,
-        meets=_meets(deadline_s, end_s, now_s, planned=meets),
+        meets=meets,
         gpus=gpus or (verdict.gpus if verdict is not None else 0),
         why=why,
     )
@@ -166,6 +171,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         outlook: what can be said without asking; None: it is to be asked.
         question: for the policy; None: there is nothing to ask, and no start can be said.
         unknown: why the policy cannot be requested its start.
+        limit: for which it waits first; empty: for none.
         job, job_class: of one that a policy for training jobs plans; None for all others.
     """
 
@@ -174,6 +180,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     outlook: Forecast | None = None
     question: ForecastQuestion | None = None
     unknown: str = ""
+    limit: str = ""
     job: Job | None = None
     job_class: JobClass | None = None
 
@@ -220,7 +227,8 @@ def inquire(
         question = yield from newcomers_question(job, state=state, settings=settings, seen=seen)
     except UnpredictableError as error:
         return Inquiry(spec=spec, size=size, unknown=str(error))
-    return Inquiry(spec=spec, size=size, question=question)
+    limit = _limit_words(job, state, now_s) if spec.deadline_s else ""
+    return Inquiry(spec=spec, size=size, question=question, limit=limit)
 
 
 def concluded(
@@ -249,7 +257,7 @@ def concluded(
     if answer is not None:
         start = answer.starts.get(NEW_JOB, Forecast())
         start_s, interval, unknown = start.start_s, start.interval, start.start_unknown
-    if size is None or not spec.is_training:
+    if size is None or not spec.states_training:
         why = RUN_TIME_UNKNOWN
         return Forecast(start_s=start_s, interval=interval, start_unknown=unknown, why=why)
     if start_s is None:
@@ -259,7 +267,9 @@ def concluded(
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = ""
-    if meets is False:
+    if meets and inquiry.limit:
+        meets, why = None, inquiry.limit
+    elif meets is False:
         why = f"running jobs and jobs ahead of it in the queue hold it until {moment(start_s)}"
     return Forecast(
         start_s=start_s,
@@ -294,7 +304,22 @@ def foresee(
 
 def is_planned(spec: JobSpec, state: State) -> bool:
     """Return whether a policy plans a job by its deadline, and not like all others."""
+    if state.plans_adaptive and spec.adaptive is None:
+        return False
     return state.plans_training and spec.is_training and has_alike_gpus(spec.request)
+
+
+def _limit_words(job: Job, state: State, now_s: float) -> str:
+    """Return the limit for which a job waits, in words; empty: for none.
+
+    Others may take what a limit leaves, so of such a job no deadline is predicted.
+    """
+    room = limit_room(state, now_s)
+    if room is None:
+        return ""
+    job_class = state.class_of(job)
+    limit = room.lack(job_class.party, least_counted(job_class))
+    return "" if limit is None else str(limit)
 
 
 def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:

@@ -59,16 +59,26 @@ def shown_state(job: Job, state: State) -> JobState:
     return JobState.RUNNING if runs and job.state is JobState.QUEUED else job.state
 
 
-def with_array(row: job_rows.JobRow, job: Job, state: State) -> job_rows.JobRow:
-    """Return the line of an array with its summary."""
+def with_array(row: job_rows.JobRow, job: Job, state: State, now_s: float) -> job_rows.JobRow:
+    """Return the line of an array with its summary.
+
+    Its deadline is met when all of its elements have succeeded by then.
+    """
     array = array_row(job, state)
     if array is None:
         return row
     shown = shown_state(job, state)
-    elements = job.array_elements
+    elements, deadline_s = job.array_elements, job.spec.deadline_s or None
+    meets = None
+    if deadline_s is not None and job.ended_s is not None:
+        meets = array.succeeded == array.elements and job.ended_s <= deadline_s
+    elif deadline_s is not None and now_s > deadline_s:
+        meets = False
     return structs.replace(
         row,
         array=array,
+        deadline_s=deadline_s,
+        meets_deadline=meets,
         state=shown.value,
         letter=shown.letter,
         started_s=job.started_s,

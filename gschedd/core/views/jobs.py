@@ -99,7 +99,8 @@ class JobViews:
 
     def row(self, job: Job) -> job_rows.JobRow:
         """Return the line of a job, done or not."""
-        row = with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
+        row = self._with_deadline(self._plain_row(job), job)
+        row = with_array(row, job, self._state, self._now_s)
         return anonymous(row) if self._hides(job) else row
 
     def _hides(self, job: Job) -> bool:
@@ -184,7 +185,7 @@ class JobViews:
 
     def _with_deadline(self, row: job_rows.JobRow, job: Job) -> job_rows.JobRow:
         """Return the line of a training with what is expected of it, or what became of it."""
-        if not job.spec.is_training:
+        if not job.spec.states_training:
             return row
         spec, deadline_s = job.spec, job.spec.deadline_s or None
         gpus_most = spec.request.places_max * spec.request.chunks[0].gpus
