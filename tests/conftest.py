@@ -36,7 +36,7 @@ TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60, "stateful": 120}
 USUAL_S = {"system": 3.0, "interop": 3.0, "sim": 1.0, "cli": 0.5}
 PROFILE = os.environ.get("GSCHED_TEST_PROFILE", "fast")
 NIGHT_PATIENCE = 20  # times as long, for as many times as many examples
-LEFT_BEHIND_TIMEOUT_S = 5.0  # a supervisor may need a moment after its attempt was reported
+LEFT_BEHIND_TIMEOUT_S = 20.0  # a supervisor may need a moment after its attempt was reported
 
 settings.register_profile(
     "fast", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -241,6 +241,18 @@ def forks() -> Iterator[object]:
     made.close()
 
 
+_DIRECTORY = os.getcwd()
+
+
+def _check_directory(report: pytest.TestReport) -> None:
+    """Fail a test that leaves another working directory to the next ones of its worker."""
+    now = os.getcwd()
+    if now != _DIRECTORY:
+        os.chdir(_DIRECTORY)
+        report.outcome = "failed"
+        report.longrepr = f"this test left the working directory {now} (was {_DIRECTORY})"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -251,6 +263,7 @@ def pytest_runtest_makereport(
         now_s, before_s = timings.cpu_s(), item.session.stash[_CPU_S]
         item.session.stash[_CPU_S] = now_s
         report.user_properties.append((timings.CPU, now_s - before_s))
+        _check_directory(report)
     if report.failed:
         made: Iterable[Any] = getattr(item, "funcargs", {}).values()
         for each in made:

@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused(desk: Desk) -> None:
 def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     job = desk.train()
     plain = desk.run("gsub", "--gpus", "1", "--", "sleep", "600").stdout.strip()
-    wait_until(lambda: desk.story(plain).row.state == "running", what="the plain job")
+    desk.cluster.wait_for_start(plain)
     assert desk.nodes(job) == desk.nodes(plain) == ("n1",)
 
     ran = desk.run("gnodes", "drain", "n1", "--migrate", "-m", "new driver")

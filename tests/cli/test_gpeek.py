@@ -11,6 +11,7 @@ import pytest
 from gsched.protocol.job_rows import AttemptRow, OutcomeRow, PartRow
 from tests.support.commands import run_command
 from tests.support.fake_api import FakeApi, make_row, serve
+from tests.support.processes import PATIENCE_S
 from tests.support.ptys import Sitting
 
 LINES = b"".join(b"line %d\n" % number for number in range(100_000))  # more than one chunk
@@ -59,7 +60,7 @@ def test_following_prints_what_comes_until_the_job_is_done(head: Path, fake: Fak
     looked = threading.Event()
 
     def grow() -> None:
-        assert looked.wait(30)
+        assert looked.wait(PATIENCE_S)
         fake.output[1, "stdout"] += b"second\n"
         fake.change(1, state="done")
 

@@ -15,6 +15,7 @@ from gsched.model.resources import Usage
 from gsched.protocol import job_rows
 from tests.support.commands import command_environment, run_at_terminal, run_command
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
+from tests.support.processes import PATIENCE_S
 
 EXITED_3 = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3, "node": "n2"}
 LONG_REASON = "waits for 4 GPUs on one node; the first node with so many is free in 2 hours"
@@ -306,7 +307,7 @@ def test_a_reader_that_goes_away_is_no_error(head: Path, fake: FakeApi) -> None:
     gstat.stdout.readline()
     gstat.stdout.close()
     gstat.stdout = None
-    _, errors = gstat.communicate(timeout=30)
+    _, errors = gstat.communicate(timeout=PATIENCE_S)
 
     assert (gstat.returncode, errors) == (141, b"")
 

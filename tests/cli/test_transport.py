@@ -30,6 +30,7 @@ from gsched.transport import (
     parse_address,
     quote,
 )
+from tests.support.processes import PATIENCE_S
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def answering(path: Path, *parts: bytes) -> Iterator[list[bytes]]:
     try:
         yield asked
     finally:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         listener.close()
 
 
@@ -224,7 +225,7 @@ def test_a_head_that_comes_up_in_time_is_reached(tmp_path: Path) -> None:
     client.start()
 
     with answering(tmp_path / "s", b"HTTP/1.1 204 No Content\r\n\r\n"):
-        client.join(30)
+        client.join(PATIENCE_S)
 
     assert answers == [204]
 
@@ -253,7 +254,7 @@ def test_a_tcp_address_is_reached() -> None:
         thread.start()
         address = parse_address(f"http://127.0.0.1:{port}", source="test")
         assert bytes(Transport(address).exchange("GET", "/").body) == b"ok"
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def serving(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
         yield requests
     finally:
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         listener.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import forks
-from tests.support.processes import MARKER, attempts, processes_of
+from tests.support.processes import MARKER, PATIENCE_S, attempts, processes_of
 
 #: Stands for a command: both kinds of start execute it as ``__main__``.
 PROGRAM = """\
@@ -95,7 +95,7 @@ def test_the_end_of_a_fork_is_told_as_that_of_a_child(start: Start, *, new: bool
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
     assert process.poll() == -signal.SIGTERM
     assert process.stdout is not None
     assert process.stderr is not None
@@ -109,7 +109,7 @@ def test_a_fork_is_known_by_the_environment_of_its_test(start: Start, tmp_path: 
     process.kill()
     process.communicate()
     process = start("wait", new=False, env={**os.environ, MARKER: "forks"})
-    for _ in attempts(10):
+    for _ in attempts():
         if processes_of("forks", tmp_path / "elsewhere"):
             break
     found = processes_of("forks", tmp_path / "elsewhere")
@@ -124,7 +124,7 @@ def test_a_program_whose_interpreter_would_be_another_is_no_fork() -> None:
     kinds = []
     for environment in (os.environ, os.environ | {"PYTHONUTF8": "0"}, os.environ | {"LANG": "x"}):
         process = forks.popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True)
-        stdout, _ = process.communicate(timeout=30)
+        stdout, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, stdout.split()[:1]) == (0, ["gstat"])
         kinds.append(isinstance(process, forks.Forked))
     assert kinds == [not os.environ.get("GSCHED_TEST_NO_FORKS"), False, False]

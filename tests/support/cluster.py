@@ -2,22 +2,23 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from gsched.client import HeadClient
 from gsched.errors import GschedError
+from gsched.model.states import AttemptState
 from gsched.pki.names import Role
 from tests.support.certificates import give_certificate
 from tests.support.forks import NONE, popen
-from tests.support.processes import MARKER, attempts, kill_all, processes_of
+from tests.support.processes import MARKER, PATIENCE_S, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
 LOG_TAIL_BYTES = 8_000
 #: Rendezvous ports of one cluster's jobs, below those that Linux gives to any process.
 MASTER_PORTS = 100
@@ -29,7 +30,7 @@ NATIVE_WORDS = "plain jobs are run by the native supervisor"
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float = 30.0, *, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, *, what: str = "") -> T:
     """Call ``predicate`` until it returns something true, and return that.
 
     Raises:
@@ -78,6 +79,7 @@ class Cluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._client = HeadClient(str(self.socket))
         self._node_port = 0
+        self._keep_port: Callable[[], object] | None = None
         for path in (directory, self.jobs, self.state_dir, self.tmp_dir):
             path.mkdir(parents=True, exist_ok=True)
 
@@ -99,6 +101,8 @@ class Cluster:
             **_master_ports(),
             **self.head_settings,
         }
+        if not self._node_port and settings["node_port"] == 0:
+            settings["node_port"] = self._node_port = self._reserve_port()
         config = self.directory / "head.toml"
         web = _table("web", {"enabled": self.has_monitor, **self.web_settings})
         config.write_text(_table("head", settings) + web + self.tls + self.queues, encoding="utf-8")
@@ -121,8 +125,21 @@ class Cluster:
                 return False
             return True
 
-        wait_until(answers, START_TIMEOUT_S, what="gschedd to answer")
+        wait_until(answers, what="gschedd to answer")
         self._node_port = int(port_file.read_text().strip().rpartition(":")[2])
+
+    def _reserve_port(self) -> int:
+        """Return a free port that no connection gets by chance, also while no head listens there.
+
+        A socket that is bound and does not listen keeps it. The head may listen beside it, as both
+        reuse their address.
+        """
+        own = socket.socket()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own.bind(("127.0.0.1", 0))
+        port = int(own.getsockname()[1])
+        self._keep_port = weakref.finalize(self, os.close, own.detach())
+        return port
 
     def kill_head(self) -> None:
         """Kill the head with SIGKILL and wait until it is gone."""
@@ -133,7 +150,7 @@ class Cluster:
         """Ask the head to stop (SIGTERM) and return its exit code."""
         assert self._head_process is not None
         self._head_process.send_signal(signal.SIGTERM)
-        return self._head_process.wait(STOP_TIMEOUT_S)
+        return self._head_process.wait(PATIENCE_S)
 
     @property
     def head_process(self) -> subprocess.Popen[bytes]:
@@ -206,7 +223,7 @@ class Cluster:
         if wait:
             self.wait_for_node(name)
 
-    def wait_for_node(self, name: str, state: str = "up", timeout_s: float = 30.0) -> None:
+    def wait_for_node(self, name: str, state: str = "up", timeout_s: float = PATIENCE_S) -> None:
         """Wait until the head says that the node is in ``state``."""
 
         def there() -> bool:
@@ -220,6 +237,15 @@ class Cluster:
 
         wait_until(there, timeout_s, what=f"node {name} to be {state}")
 
+    def wait_for_start(self, job: int | str) -> None:
+        """Wait until the head knows of a job's start: its state is "running" from the launch on."""
+
+        def runs() -> bool:
+            attempts = self.head.job(job).attempts
+            return bool(attempts) and attempts[-1].state == AttemptState.RUNNING
+
+        wait_until(runs, what=f"the start of job {job}")
+
     def kill_node(self, name: str) -> None:
         """Kill the node daemon with SIGKILL; its supervisors and jobs live on."""
         _kill(self._nodes[name])
@@ -228,7 +254,7 @@ class Cluster:
         """Ask the node daemon to stop (SIGTERM) and return its exit code."""
         process = self._nodes[name]
         process.send_signal(signal.SIGTERM)
-        return process.wait(STOP_TIMEOUT_S)
+        return process.wait(PATIENCE_S)
 
     def node_process(self, name: str) -> subprocess.Popen[bytes]:
         """Return the node daemon's process, the last one started under this name."""
@@ -246,6 +272,8 @@ class Cluster:
             if process is not None and process.poll() is None:
                 _kill(process)
         kill_all(lambda: processes_of(self._marker, self.directory))
+        if self._keep_port is not None:
+            self._keep_port()
 
     def log(self, name: str) -> str:
         """Return the end of one log."""
@@ -296,7 +324,7 @@ def _end_of(path: Path) -> str:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait(STOP_TIMEOUT_S)
+    process.wait(PATIENCE_S)
 
 
 def _table(name: str, values: Mapping[str, object]) -> str:

@@ -10,7 +10,6 @@ import pytest
 from gnode.hw import cgroups
 from tests.support.processes import attempts
 
-REMOVE_TIMEOUT_S = 5.0  # what was killed needs a moment to be gone
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 
@@ -63,7 +62,7 @@ def entered(paths: Mapping[str, Path]) -> Iterator[None]:
 
 def _remove(paths: Mapping[str, Path]) -> None:
     for path in paths.values():
-        for _ in attempts(REMOVE_TIMEOUT_S):
+        for _ in attempts():
             cgroups.remove(str(path))
             if not path.exists():
                 break

@@ -11,6 +11,7 @@ from gsched.model.outputs import FILES_FEATURE
 from gsched.model.resources import Inventory, Load
 from gsched.protocol import node as n
 from tests.support.cluster import Cluster
+from tests.support.processes import PATIENCE_S
 
 MessageT = TypeVar("MessageT", bound=Struct)
 
@@ -46,7 +47,7 @@ class Dialler:
         Raises:
             ConnectionError: the head has ended the connection.
         """
-        frame = await self.socket.receive(timeout=20)
+        frame = await self.socket.receive(timeout=PATIENCE_S)
         if frame.type is not aiohttp.WSMsgType.BINARY:
             raise ConnectionError(f"no binary frame, but {frame}")
         data: bytes = frame.data

@@ -9,6 +9,7 @@ import uuid
 from typing import Any
 
 from tests.support.cluster import wait_until
+from tests.support.processes import PATIENCE_S
 
 Line = dict[str, Any]
 
@@ -67,4 +68,4 @@ class Listener:
         if self._channel is not None:
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)

@@ -21,6 +21,7 @@ from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.reservations import ReservationsReply
 from gsched.protocol.shares import SharesReply, StandingRow
 from gsched.protocol.stories import JobStories
+from tests.support.processes import PATIENCE_S
 
 SERVER = "fake"
 NOW_S = 1_790_000_000.0
@@ -334,7 +335,7 @@ def serve(app: web.Application, socket_path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

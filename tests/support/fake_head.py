@@ -29,7 +29,7 @@ from gsched.protocol.node import (
     encode,
 )
 from tests.support.launches import launch_of
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 MessageT = TypeVar("MessageT")
 
@@ -67,14 +67,14 @@ class FakeHead:
     def start(self) -> None:
         """Listen on the Unix socket."""
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(PATIENCE_S)
 
     def stop(self) -> None:
         """Close everything."""
         stop = self._stop
         if stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(stop.set)
-            self._thread.join(10)
+            self._thread.join(PATIENCE_S)
 
     def send(self, *messages: HeadMessage) -> None:
         """Send messages in one frame to the nodes that are connected."""
@@ -98,7 +98,7 @@ class FakeHead:
         matches: Callable[[MessageT], bool] = lambda message: True,
         *,
         count: int = 1,
-        timeout_s: float = 20.0,
+        timeout_s: float = PATIENCE_S,
     ) -> list[MessageT]:
         """Return the messages of a kind once there are ``count`` that match."""
         found: list[MessageT] = []
@@ -127,7 +127,7 @@ class FakeHead:
 
     def wait_for_connection(self, number: int) -> None:
         """Return once ``number`` connections were welcomed, and that one is still open."""
-        for _ in attempts(20.0):
+        for _ in attempts():
             if self.connections >= number and self._sockets:
                 return
         raise AssertionError(f"{self.connections} connections instead of {number}")
@@ -135,7 +135,7 @@ class FakeHead:
     # --- in the thread ---
 
     def _call(self, work: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -8,9 +8,8 @@ import itertools
 import socket
 import sys
 
+from tests.support.processes import PATIENCE_S
 from tests.support.worst_requests import WORST
-
-TIMEOUT_S = 30.0
 
 
 def main() -> None:
@@ -21,7 +20,7 @@ def main() -> None:
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     for _ in itertools.count():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(TIMEOUT_S)
+            client.settimeout(PATIENCE_S)
             client.connect(path)
             with contextlib.suppress(OSError):  # it may be refused before all of it is sent
                 client.sendall(request)

@@ -16,10 +16,9 @@ from gsched.model.job import Owner
 from tests.support import records
 from tests.support.fake_head import FakeHead, launch_order
 from tests.support.forks import popen
-from tests.support.processes import MARKER, attempts, kill_all, processes_of
+from tests.support.processes import MARKER, PATIENCE_S, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_TIMEOUT_S = 20.0
 
 
 def this_user() -> Owner:
@@ -101,16 +100,16 @@ class GnodeWorld:
     def kill(self) -> None:
         """Kill gnode with SIGKILL; launcher, supervisors and jobs live on."""
         self.process.kill()
-        self.process.wait(STOP_TIMEOUT_S)
+        self.process.wait(PATIENCE_S)
 
     def terminate(self) -> int:
         """Ask gnode to end and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_TIMEOUT_S)
+        return self.process.wait(PATIENCE_S)
 
     def wait_for_death(self) -> int:
         """Return gnode's exit status once it has ended by itself."""
-        return self.process.wait(STOP_TIMEOUT_S)
+        return self.process.wait(PATIENCE_S)
 
     def launch(self, job: int, script: str, attempt: int = 1, **settings: object) -> None:
         """Order a script to be run by ``/bin/sh``."""
@@ -134,7 +133,7 @@ class GnodeWorld:
     def supervisor(self, job: int, attempt: int = 1) -> SupervisorInfo:
         """Return who runs an attempt, once it has started."""
         directory = self.state / "attempts" / f"{job}.{attempt}"
-        for _ in attempts(20.0):
+        for _ in attempts():
             if (found := records.started(directory)) is not None:
                 return SupervisorInfo(**found)
         raise AssertionError(f"attempt {job}.{attempt} was not started:\n{self.log()}")
@@ -172,7 +171,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int, timeout_s: float = 20.0) -> None:
+def wait_until_gone(pid: int, timeout_s: float = PATIENCE_S) -> None:
     """Return once a process has ended."""
     for _ in attempts(timeout_s):
         if not lives(pid):

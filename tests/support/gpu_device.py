@@ -15,7 +15,7 @@ from gnode.gpushare import ShareClass, SharedTask
 from gnode.gpushare.build import LIBRARY, NATIVE, symbol_table
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config.nodes import GpuShareConfig
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 SOURCES = Path(__file__).with_name("fake_cuda")
 JOB = Path(__file__).with_name("gpu_job.py")
@@ -186,7 +186,7 @@ class Job:
         self.process.stdout.close()
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds; fail if it does not in time."""
     assert any(condition() for _ in attempts(timeout_s)), "it has not happened in time"
 

@@ -10,8 +10,7 @@ from typing import ClassVar
 from gnode.supervisor import terminal
 from gsched import terminal as t
 from gsched.terminal import FrameKind, TerminalSize
-
-WAIT_S = 30.0
+from tests.support.processes import PATIENCE_S
 
 
 class Attached:
@@ -37,7 +36,7 @@ class Attached:
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         place = os.open(directory, os.O_PATH)
         name = terminal.socket_name(session)
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.channel.connect(f"/proc/self/fd/{place}/{name}")
@@ -77,7 +76,7 @@ class Attached:
         self.channel.close()
 
     def _read(self, done, what: str) -> None:  # type: ignore[no-untyped-def] # a predicate
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not done():
             left_s = deadline_s - time.monotonic()
             ready, _, _ = select.select([self.channel], [], [], max(0.0, left_s))

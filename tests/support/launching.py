@@ -106,7 +106,7 @@ class Launcher:
         for directory in records.running(self.state / "attempts"):
             self._order(directory.name, {"do": "stop", "reason": "delete", "grace_s": 0})
         try:
-            wait_until(self._all_ended, "the jobs' ends", 10)
+            wait_until(self._all_ended, "the jobs' ends")
         finally:
             self.channel.close()
             self.process.kill()

@@ -24,7 +24,7 @@ from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT, Run, release
 from tests.support.forks import ForkServer
-from tests.support.processes import environment_of
+from tests.support.processes import PATIENCE_S, environment_of
 from tests.support.torch_python import TRAINING_PATH, torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
@@ -57,7 +57,7 @@ class Watch:
     def stop(self) -> None:
         """End it."""
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
         while not self._over.wait(0.03):

@@ -13,6 +13,7 @@ import msgspec
 from gsched.config.words import monitor_socket_of
 from gsched.protocol.web import WebAddress
 from tests.support.cluster import Cluster
+from tests.support.processes import PATIENCE_S
 
 
 class Response(NamedTuple):
@@ -27,13 +28,13 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("monitor", timeout=20.0)
+        super().__init__("monitor", timeout=PATIENCE_S)
         self._path = path
 
     def connect(self) -> None:
         """Connect."""
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20.0)
+        self.sock.settimeout(PATIENCE_S)
         self.sock.connect(str(self._path))
 
 
@@ -90,7 +91,7 @@ class Browser:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookie:
             given.setdefault("Cookie", self.cookie)
-        connection = http.client.HTTPConnection(self.found.address, timeout=20.0)
+        connection = http.client.HTTPConnection(self.found.address, timeout=PATIENCE_S)
         return send(connection, method, path, body=body, headers=given)
 
     def get(self, path: str, **headers: str) -> Response:

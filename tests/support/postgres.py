@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support.cluster import wait_until
+from tests.support.processes import PATIENCE_S
 
 #: PostgreSQL does not run as root; Debian's package makes this account.
 ACCOUNT = "postgres"
@@ -97,7 +98,7 @@ class Postgres:
         """Stop it at once; all that it has acknowledged is there after a start."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
         self._process = None
 
     def replica(self, directory: Path) -> "Postgres":

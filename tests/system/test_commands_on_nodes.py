@@ -19,6 +19,7 @@ from tests.support.agent_driver import record
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import NOWHERE, ROOT, Ran, command_environment
 from tests.support.dialler import dialled
+from tests.support.processes import PATIENCE_S
 from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
 
@@ -52,7 +53,7 @@ class Site(NamedTuple):
     def start(self, user: User) -> int:
         """Submit a job on the head's machine, and wait until it runs."""
         job = self.users.submit(self.cluster, user, *SLEEP)
-        wait_until(lambda: self.cluster.head.job(job).row.state == "running", what="the job")
+        self.cluster.wait_for_start(job)
         return job
 
 
@@ -358,7 +359,7 @@ def test_the_socket_of_a_head_or_of_another_gnode_is_left_alone(site: Site) -> N
 def connect(site: Site, user: User) -> socket.socket:
     """Return a connection of a user to the socket on the node."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.settimeout(30.0)
+    made.settimeout(PATIENCE_S)
     os.setegid(user.gid)
     os.seteuid(user.uid)
     try:

@@ -21,6 +21,7 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
+from tests.support.processes import PATIENCE_S
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def refused_start(cluster: Cluster) -> tuple[int, str]:
     """Start a head that must not start; return its exit code and what it said."""
     already = len(cluster.log("head.log"))
     cluster.start_head(wait=False)
-    code = cluster.head_process.wait(30)
+    code = cluster.head_process.wait(PATIENCE_S)
     said = cluster.log("head.log")[already:]
     assert "Traceback" not in said
     return code, said
@@ -69,8 +70,8 @@ def test_b4_one_failed_flush_stops_the_head_and_nothing_acknowledged_is_lost(
 
     submission = Submission(cluster, a_job(cluster, judge))
 
-    assert head.wait(30) == 3
-    tracer.wait(30)
+    assert head.wait(PATIENCE_S) == 3
+    tracer.wait(PATIENCE_S)
     tracer.stderr.close()
     assert "INJECTED" in (cluster.directory / "strace").read_text()
     assert "stopping at once" in cluster.log("head.log")

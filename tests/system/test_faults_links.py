@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 from tests.support.wire import Side, Wire
 
 TIMEOUT_S = 4.0
@@ -139,7 +139,7 @@ def test_e18_a_head_whose_port_is_taken_ends_with_what_to_do(cluster: Cluster) -
         port = taken.getsockname()[1]
         cluster.head_settings["node_port"] = port
         cluster.start_head(wait=False)
-        assert cluster.head_process.wait(30) == 78
+        assert cluster.head_process.wait(PATIENCE_S) == 78
     log = cluster.log("head.log")
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in log
     assert "change [head] node_port" in log

@@ -75,7 +75,7 @@ def test_d5_a_fork_bomb_is_ended_by_a_stop_and_leaves_nothing(
     program.write_text(bomb)
     world.start()
     world.launch(1, f"exec {sys.executable} -I -S {program} {sign}")
-    for _ in attempts(20.0):
+    for _ in attempts():
         if sign.exists():
             break
     assert marked(str(program))

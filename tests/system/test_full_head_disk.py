@@ -16,6 +16,7 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.judge import Judge, verdict
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
+from tests.support.processes import PATIENCE_S
 
 DISK_BYTES = 16 * 1024 * 1024
 FILL_BYTES = 64 * 1024
@@ -231,7 +232,7 @@ def test_b1_a_head_that_starts_on_a_full_disk_says_so_without_a_traceback(
     filler = fill(small_disk)
 
     cluster.start_head(wait=False)
-    code = cluster.head_process.wait(30)
+    code = cluster.head_process.wait(PATIENCE_S)
 
     assert code in {3, 75}
     assert "full" in cluster.log("head.log")

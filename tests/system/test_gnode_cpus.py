@@ -67,7 +67,7 @@ def script(world: GnodeWorld, job: int) -> str:
 
 
 def allowed(path: Path) -> frozenset[int]:
-    for _ in attempts(20.0):
+    for _ in attempts():
         if path.exists():
             return parse_cpu_list(path.read_text().split()[1])
     raise AssertionError(f"{path} did not appear")
@@ -134,7 +134,7 @@ def test_a_second_node_of_the_machine_ends_the_binding_and_its_end_begins_it_aga
 
 def wait_for_binding(world: GnodeWorld, words: str) -> None:
     said: list[Register | Heartbeat] = []
-    for _ in attempts(20.0):
+    for _ in attempts():
         said = [each for each in world.head.received if isinstance(each, Register | Heartbeat)]
         if said and said[-1].cpu_binding.startswith(words):
             return

@@ -20,7 +20,7 @@ def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
 
 def until_empty(directory: Path) -> None:
     """Return once nothing is left in a directory."""
-    for _ in attempts(30.0):
+    for _ in attempts():
         if not os.listdir(directory):
             return
     raise AssertionError(f"{directory} still holds {os.listdir(directory)}")

@@ -44,7 +44,7 @@ def journal_file(world: GnodeWorld) -> Path:
 
 
 def wait_for(condition: Callable[[], bool], world: GnodeWorld) -> None:
-    for _ in attempts(20.0):
+    for _ in attempts():
         if condition():
             return
     raise AssertionError(world.log())

@@ -33,7 +33,7 @@ from gsched.protocol.node import (
 from gsched.protocol.training import MAX_LINE_BYTES
 from tests.support import stand_in_training
 from tests.support.gnode_world import GnodeWorld, lives
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 PROGRAM = Path(stand_in_training.__file__)
 
@@ -75,7 +75,7 @@ def heard(world: GnodeWorld, text: str, job: int = 1, *, count: int = 1) -> str:
     """Return the training's output once a line of it holds a text so often."""
     path = world.work / f"job{job}.o{job}"
     said = ""
-    for _ in attempts(20.0):
+    for _ in attempts():
         said = path.read_text() if path.exists() else ""
         if said.count(text) >= count:
             return said
@@ -88,7 +88,7 @@ class Client:
     def __init__(self, world: GnodeWorld) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(socket_path(str(world.state)))
-        self.socket.settimeout(20.0)
+        self.socket.settimeout(PATIENCE_S)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -342,7 +342,7 @@ def test_a_job_that_connects_again_and_again_is_heard_as_slowly(world: GnodeWorl
         client.socket.close()
 
     told: list[Checkpointed] = []
-    for _ in attempts(20.0):  # as a training does that was turned away
+    for _ in attempts():  # as a training does that was turned away
         newest = Client(world)
         with contextlib.suppress(OSError):
             newest.hello(saved={"step": rounds + 1, "path": "/saved/newest"})
@@ -425,7 +425,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_none_for_a_training(tmp_path: P
             link = NodeLink(path)
             conversation = Conversation({}, wake=link.wake, refuse=lambda _: None)
             link.start(conversation)
-            listener.settimeout(20.0)
+            listener.settimeout(PATIENCE_S)
             accepted, _ = listener.accept()
             with accepted:
                 assert accepted.recv(100).startswith(b'{"hello"')

@@ -149,7 +149,7 @@ def test_a_job_that_fills_the_jobs_disk_ends_no_other_and_the_spool_has_space(
         other = world.head.wait_for_exit(1).record
         let_go(world, 2)
         record = world.head.wait_for_exit(2).record
-        for _ in attempts(20.0):
+        for _ in attempts():
             if not os.listdir(world.scratch):
                 break
         world.launch(4, "exit 44")
@@ -164,7 +164,7 @@ def test_a_job_that_fills_the_jobs_disk_ends_no_other_and_the_spool_has_space(
 
 def wait_for_full(directory: Path) -> None:
     """Return once a file system takes no more."""
-    for _ in attempts(20.0):
+    for _ in attempts():
         if os.statvfs(directory).f_bavail == 0:
             return
     raise AssertionError(f"{directory} does not fill")

@@ -16,7 +16,7 @@ from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, Register
 from tests.support import records
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_c4_a_job_that_ended_while_gnode_was_away_is_reported(world: GnodeWorld)
     world.kill()
     go_file(world, 1).touch()
     directory = world.state / "attempts" / "1.1"
-    assert any(records.ended(directory) for _ in attempts(20.0))
+    assert any(records.ended(directory) for _ in attempts())
 
     world.start()
 
@@ -196,7 +196,7 @@ def kill_and_wait(world: GnodeWorld, victim: str, job: int, *, patient: bool) ->
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
     if patient and victim == "launcher" and world.process.poll() is None:
-        for _ in attempts(20.0):
+        for _ in attempts():
             if lives(launcher_pid(world)):
                 return
 
@@ -296,7 +296,7 @@ def test_c19_a_second_gnode_on_the_same_state_refuses_and_names_the_first(
 
     second = world.spawn()
 
-    assert second.wait(20) == 75
+    assert second.wait(PATIENCE_S) == 75
     assert f"a gnode already runs on {world.state}: process {world.process.pid}" in world.log()
     assert (world.state / "gnode.pid").read_text() == f"{world.process.pid}\n"
 

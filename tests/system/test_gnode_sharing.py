@@ -49,7 +49,7 @@ def test_jobs_share_a_gpu_until_a_restarted_gnode_has_no_room_for_more(world: Gn
     for job in (1, 2):
         world.head.wait_for_start(job)
         path = world.work / f"env.{job}"
-        for _ in attempts(20.0):
+        for _ in attempts():
             if path.exists() and "GPU_SHARE_CLASS" in path.read_text():
                 break
         lines = path.read_text().splitlines()
@@ -98,7 +98,7 @@ def test_a_job_that_shares_is_told_to_the_runtime_of_a_restarted_gnode(world: Gn
     world.start()
 
     words = "attempt 1.1 shares a GPU without its runtime"
-    assert any(words in world.log() for _ in attempts(20.0))
+    assert any(words in world.log() for _ in attempts())
     (world.work / "go").touch()
     assert world.head.wait_for_exit(1).record.exit_code == 0
 
@@ -171,4 +171,4 @@ def test_a_right_that_a_killed_gnode_has_left_ends_with_the_next_one(world: Gnod
 
     world.start(env=env)
 
-    assert any((folder / "groups.json").read_text() == "[]" for _ in attempts(20.0))
+    assert any((folder / "groups.json").read_text() == "[]" for _ in attempts())

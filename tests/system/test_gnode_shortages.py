@@ -46,7 +46,7 @@ def test_a_gnode_that_cannot_accept_for_a_moment_lives_on(world: GnodeWorld) -> 
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(socket_path(str(world.state)))
-        for _ in attempts(20.0):
+        for _ in attempts():
             if "Too many open files" in world.log():
                 break
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))

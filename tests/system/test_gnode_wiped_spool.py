@@ -141,7 +141,7 @@ def test_a_restart_on_a_state_directory_behind_a_symlink_kills_nothing(world: Gn
 def descendants(pid: int) -> set[int]:
     """Return a supervisor and all below it, once the job's daemon is there."""
     found: set[int] = set()
-    for _ in attempts(10.0):
+    for _ in attempts():
         found = proc.descendants((pid,), proc.snapshot())
         if len(found) >= 4:
             break

@@ -31,6 +31,7 @@ from gnode.gpushare.tokend import JOBS_SOCKET, TokenDaemon
 from gnode.gpushare.wire import Message, MessageKind
 from gsched.clock import Clock
 from tests.support.cluster import wait_until
+from tests.support.processes import PATIENCE_S
 from tests.support.share_watch import lives
 
 SECRETS = {"7.1": "secret of 7", "8.1": "secret of 8"}
@@ -74,7 +75,7 @@ class Daemon:
 
     def connect(self) -> socket.socket:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        channel.settimeout(10.0)
+        channel.settimeout(PATIENCE_S)
         channel.connect(str(self.folder / JOBS_SOCKET))
         return channel
 
@@ -294,7 +295,7 @@ def serving(folder: Path, clock: Clock) -> Iterator[TokenDaemon]:
     ready = threading.Event()
     thread = threading.Thread(target=made.run, args=(ready.set,))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     try:
         yield made
     finally:
@@ -311,7 +312,7 @@ def test_connections_of_strangers_are_taken_in_as_fast_as_their_budget(tmp_path:
 
     def connect() -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        client.settimeout(10.0)
+        client.settimeout(PATIENCE_S)
         client.connect(str(tmp_path / JOBS_SOCKET))
         return client
 
@@ -348,7 +349,7 @@ def test_a_flood_of_a_job_is_read_as_fast_as_its_budget_and_does_not_delay_other
 
     def connect(group: str) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        client.settimeout(10.0)
+        client.settimeout(PATIENCE_S)
         client.connect(str(tmp_path / JOBS_SOCKET))
         hello = wire.pack(Message(kind=MessageKind.HELLO, b=wire.CHANNEL_MEMORY))
         client.send(hello + SECRETS[group].encode())

@@ -12,6 +12,7 @@ from gnode.gpushare import ShareClass
 from gnode.gpushare.build import NATIVE
 from tests.support.gpu_device import Job, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
+from tests.support.processes import PATIENCE_S
 from tests.system.test_gpushare_priority import of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
@@ -127,7 +128,7 @@ def test_a_launch_in_a_key_destructor_has_a_place_of_its_own(
         assert low.stdout is not None
         assert low.stdout.readline() == "launched\n"
         assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
-        assert low.wait(timeout=30) == 0
+        assert low.wait(timeout=PATIENCE_S) == 0
 
     log = gpu.device.log()
     loaded = [one for one in log if one.pid == low.pid][-1]

@@ -13,6 +13,7 @@ import pytest
 from gnode.gpushare import ShareClass
 from tests.support.gpu_device import Job, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
+from tests.support.processes import PATIENCE_S
 from tests.system.test_gpushare_priority import gpu_counters, is_waiting, of
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
@@ -224,5 +225,5 @@ def test_a_signal_reaches_a_program_that_waits_at_the_gate(shared_gpu: Make) -> 
     assert low.process.poll() is None
     gpu.runtime.attend(gpu.task("2", LOW), 5.0)
 
-    assert low.process.wait(timeout=5) == 7
+    assert low.process.wait(PATIENCE_S) == 7
     assert "attended" in gpu.said

@@ -19,6 +19,7 @@ from gnode.gpushare.build import build
 from gsched.unix_address import address_of
 from tests.support.gpu_device import Job, Ran, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
+from tests.support.processes import PATIENCE_S
 
 __all__ = ["fake_driver", "library_cache", "shared_gpu"]
 pytestmark = needs_compiler
@@ -367,7 +368,7 @@ def test_bad_messages_end_a_connection_and_nothing_else(shared_gpu: Make) -> Non
     path = gpu.folder / "gpushare" / "token.sock"
     for data in (b"x", b"\2\0" + b"\xff" * 62, b"\2\0\3\0" + b"\0" * 60, b"\2\0\1\0" + b"\0" * 300):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-            channel.settimeout(10)
+            channel.settimeout(PATIENCE_S)
             with address_of(path) as address:
                 channel.connect(address)
             channel.send(data)

@@ -183,7 +183,7 @@ def test_a_stopped_daemon_does_not_keep_a_process_from_freeing_memory(shared_gpu
     os.kill(daemon_pid, signal.SIGSTOP)
     try:
         job.send("[cuda.free('plain', one[1]) for one in many][-1]")
-        wait_until(lambda: gpu.device.used_bytes == 3 * (2 << 20), timeout_s=20.0)
+        wait_until(lambda: gpu.device.used_bytes == 3 * (2 << 20))
     finally:
         os.kill(daemon_pid, signal.SIGCONT)
     assert job.receive() == 0

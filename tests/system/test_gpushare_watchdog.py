@@ -12,6 +12,7 @@ from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.watchdog import Culprits, Offence, Watchdog, WatchdogSampler
 from gnode.hw import cgroups
 from gnode.hw.nvml import Nvml
+from tests.support.processes import PATIENCE_S
 
 GIB = 1 << 30
 
@@ -69,7 +70,7 @@ def test_a_process_around_the_library_is_killed_and_others_are_not(
     )
     sampler.start()
     try:
-        assert stranger.wait(20) == -9
+        assert stranger.wait(PATIENCE_S) == -9
     finally:
         sampler.close()
 
@@ -107,7 +108,7 @@ def test_a_process_that_hides_its_secret_is_known_by_its_control_group(
     assert culprits.group_of(with_secret.pid) == "8.1"
     reason = "it uses the GPU around the library"
     culprits.kill(Offence(group="8.1", pids=(hiding.pid,), reason=reason))
-    assert hiding.wait(20) == -9
+    assert hiding.wait(PATIENCE_S) == -9
 
 
 def test_a_process_of_a_job_that_shares_nothing_is_of_no_shared_job(

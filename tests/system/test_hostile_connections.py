@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.forks import NONE, Wrapper
+from tests.support.processes import PATIENCE_S
 from tests.support.worst_requests import WORST, Worst
 
 MIB = 1 << 20
@@ -35,7 +36,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def dialled(cluster: Cluster) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(20.0)
+    connection.settimeout(PATIENCE_S)
     connection.connect(str(cluster.socket))
     return connection
 

@@ -8,6 +8,7 @@ import pytest
 
 from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
+from tests.support.processes import PATIENCE_S
 
 AN_HOUR_S = 3600
 
@@ -27,7 +28,7 @@ def running(cluster: Cluster) -> Iterator[int]:
 
 def ask(cluster: Cluster, method: str, target: str, body: bytes = b"") -> tuple[int, str]:
     """Send a request as it stands; return status and body."""
-    answer = cluster.head.transport.exchange(method, target, body, timeout_s=20.0)
+    answer = cluster.head.transport.exchange(method, target, body, timeout_s=PATIENCE_S)
     return answer.status, bytes(answer.body).decode()
 
 

@@ -12,6 +12,7 @@ from gsched.terminal import FrameKind
 from tests.support.cluster import Cluster
 from tests.support.commands import command_environment
 from tests.support.dialler import dialled
+from tests.support.processes import PATIENCE_S
 from tests.support.ptys import Sitting
 from tests.support.wire import Side, Wire
 
@@ -23,7 +24,7 @@ async def call(cluster: Cluster, path: str, session: str) -> bool:
         await peer.hear()
         await peer.socket.send_bytes(READY)
         await peer.socket.send_bytes(t.frame(FrameKind.DATA, b"forged"))
-        answer = await peer.socket.receive(timeout=20)
+        answer = await peer.socket.receive(timeout=PATIENCE_S)
         return answer.type is aiohttp.WSMsgType.BINARY
 
 

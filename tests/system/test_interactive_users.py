@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.support.cluster import Cluster, wait_until
+from tests.support.cluster import Cluster
 from tests.support.commands import command_environment, run_command
 from tests.support.ptys import Sitting
 from tests.support.users import User, Users, made_users
@@ -75,7 +75,7 @@ def test_only_the_owner_has_a_terminal_in_a_job(site: tuple[Cluster, Users]) -> 
     assert users.run(cluster, bob, "gshell", "1", "true").status == 159
     of_root = run_command("gsub", "--", "sleep", "600", head=cluster.socket, cwd=cluster.jobs)
     assert of_root.status == 0, of_root.stderr
-    wait_until(lambda: cluster.head.job(2).row.state == "running")
+    cluster.wait_for_start(2)
     refused = users.run(cluster, olga, "gshell", "2", "id", "-u")
     assert (refused.status, refused.stdout) == (159, "")
     assert "belongs to root, whom no operator becomes" in refused.stderr

@@ -19,6 +19,7 @@ from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.dialler import dialled
+from tests.support.processes import PATIENCE_S
 from tests.support.wire import Side, Wire
 
 
@@ -366,7 +367,7 @@ def test_a_token_counts_once_through_a_killed_head(cluster: Cluster, moment: str
     ran = join(cluster, line, "n1")
     assert ran.status == 69
     assert "if the token was shown already, create a new one" in ran.stderr
-    cluster.head_process.wait(20)
+    cluster.head_process.wait(PATIENCE_S)
     cluster.start_head()
 
     again = join(cluster, line, "n1")
@@ -535,7 +536,7 @@ def test_t62_a_head_killed_as_it_ends_the_old_authority_goes_on_with_the_new_one
     new = (pki / NEXT).read_text()
 
     assert authority("finish").status != 0
-    assert cluster.head_process.wait(20) == -9
+    assert cluster.head_process.wait(PATIENCE_S) == -9
     cluster.start_head()
 
     cluster.wait_for_node("n1")
@@ -580,5 +581,5 @@ def test_t61_a_head_whose_authority_others_can_read_does_not_start(cluster: Clus
     (cluster.state_dir / DIRECTORY / AUTHORITY).chmod(0o644)
     cluster.start_head(wait=False)
 
-    assert cluster.head_process.wait(20) == 78
+    assert cluster.head_process.wait(PATIENCE_S) == 78
     assert "authority.pem has mode 0644: other users can read it" in cluster.log("head.log")

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.monitor import Response, UnixConnection, address, get, is_ready, send, socket_of
+from tests.support.processes import PATIENCE_S
 
 PROMTOOL = shutil.which("promtool")
 
@@ -56,7 +57,7 @@ def check_metrics(text: str) -> None:
 
 def over_tcp(cluster: Cluster, path: str, **headers: str) -> Response:
     host, _, port = address(cluster).address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     return send(connection, "GET", path, headers=headers)
 
 

@@ -30,7 +30,7 @@ from gsched.protocol.unreadable import Unreadable
 from tests.support.certificates import give_certificate
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.dialler import Dialler, dialled
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 from tests.support.wire import Side, Wire, hello_over_tls
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def test_a_gnode_before_tls_is_refused_with_advice(cluster: Cluster) -> None:
         url = f"ws://127.0.0.1:{cluster.node_port}/v1/node"
         async with aiohttp.ClientSession() as client, client.ws_connect(url) as peer:
             await peer.send_str('[{"type":"hello","version":3,"node":"n1","nonce":"00"}]')
-            return n.decode_from_head((await peer.receive(timeout=20)).data)
+            return n.decode_from_head((await peer.receive(timeout=PATIENCE_S)).data)
 
     (refusal,) = asyncio.run(run())
 
@@ -338,10 +338,10 @@ def talk(
 async def refused_hello(dialler: Dialler, *, version: int = n.PROTOCOL_VERSION) -> n.Refused:
     """Say hello and return the refusal."""
     await dialler.say_hello(version=version)
-    frame = await dialler.socket.receive(timeout=20)
+    frame = await dialler.socket.receive(timeout=PATIENCE_S)
     (refusal,) = n.decode_from_head(frame.data)
     assert isinstance(refusal, n.Refused)
-    assert (await dialler.socket.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
+    assert (await dialler.socket.receive(timeout=PATIENCE_S)).type is aiohttp.WSMsgType.CLOSE
     return refusal
 
 
@@ -376,7 +376,7 @@ async def cut_off_by(dialler: Dialler, *messages: n.NodeMessage) -> None:
     await dialler.call()
     assert isinstance(await dialler.register(), n.Welcome)
     await dialler.say(*messages)
-    while (await dialler.socket.receive(timeout=20)).type is not aiohttp.WSMsgType.CLOSE:
+    while (await dialler.socket.receive(timeout=PATIENCE_S)).type is not aiohttp.WSMsgType.CLOSE:
         pass
 
 
@@ -410,10 +410,10 @@ def test_a_message_that_a_node_cannot_read_holds_its_job_and_is_not_repeated(
         await dialler.call()
         await dialler.register()
         number = (await asyncio.to_thread(cluster.head.submit, [job])).results[0].id
-        while not any(isinstance(each, n.Launch) for each in await dialler.hear_all(20.0)):
+        while not any(isinstance(each, n.Launch) for each in await dialler.hear_all(PATIENCE_S)):
             pass
         await dialler.say(heartbeat, Unreadable(of="launch", job=number, attempt=1, reason="why"))
-        for _ in attempts(20.0):
+        for _ in attempts():
             row = (await asyncio.to_thread(cluster.head.job, number)).row
             if row.state == "held":
                 break

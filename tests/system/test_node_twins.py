@@ -14,7 +14,7 @@ import pytest
 from gsched.protocol import actions as a
 from gsched.protocol import api, node_rows, submissions
 from tests.support.cluster import ROOT, Cluster, wait_until
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 BOOT = "GSCHED_TEST_BOOT_ID"
 MACHINE = "GSCHED_TEST_MACHINE"
@@ -66,7 +66,7 @@ class Twin:
         """End it."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(20)
+            self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_copied_state_directory_is_refused_on_the_same_machine(
     twin.start()
     assert twin.process is not None
 
-    assert twin.process.wait(30) == 78
+    assert twin.process.wait(PATIENCE_S) == 78
     assert twin.said("is a copy of another node's")
     assert registrations(cluster) == 1
 

@@ -137,7 +137,7 @@ def test_the_life_of_a_process_outside(gpus: Gpus) -> None:
     pid = gpus.process()
     began_s = time.time()
     gpus.put({pid: 0})
-    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+    wait_until(lambda: gpus.use.outside, what="the process to be seen")
 
     (row,) = gpus.use.outside
     assert (row.index, row.pid, row.program, row.memory_bytes) == (0, pid, "sleep", GIB)
@@ -157,7 +157,7 @@ def test_the_life_of_a_process_outside(gpus: Gpus) -> None:
     wait_until(lambda: reason in gpus.cluster.head.job(second).row.reason, what="its reason")
 
     gpus.put({})
-    wait_until(lambda: gpus.state(second) == "running", 15.0, what="the start of the job")
+    wait_until(lambda: gpus.state(second) == "running", what="the start of the job")
     assert gpus.gpus_of(second) == (0,)
     assert not gpus.use.outside
 
@@ -179,7 +179,7 @@ def test_a_head_that_is_restarted_starts_nothing_there(gpus: Gpus) -> None:
     gpus.start()
     pid = gpus.process()
     gpus.put({pid: 0, gpus.process(): 1})
-    wait_until(lambda: len(gpus.use.outside) == 2, 15.0, what="the processes to be seen")
+    wait_until(lambda: len(gpus.use.outside) == 2, what="the processes to be seen")
     gpus.cluster.kill_head()
     gpus.cluster.start_head()
     job = gpus.submit("true")
@@ -194,7 +194,7 @@ def test_a_head_that_is_restarted_starts_nothing_there(gpus: Gpus) -> None:
 def test_by_configuration_a_warning_only(gpus: Gpus) -> None:
     gpus.start(action="warn")
     gpus.put({gpus.process(): 0})
-    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+    wait_until(lambda: gpus.use.outside, what="the process to be seen")
     job = gpus.submit("sleep 600", gpus=2)
     wait_until(lambda: gpus.state(job) == "running", what="the job on both GPUs")
 
@@ -214,7 +214,7 @@ def test_a_user_cannot_take_the_name_of_a_program_that_is_ignored(gpus: Gpus) ->
     named = gpus.process("sh", "-c", script.format("sleep"), user=NOBODY)
     odd = gpus.process("sh", "-c", script.format("two\\nlines"), user=NOBODY)
     gpus.put({named: 0, odd: 0, gpus.process(user=NOBODY): 1})
-    wait_until(lambda: gpus.use.outside, 15.0, what="the processes to be seen")
+    wait_until(lambda: gpus.use.outside, what="the processes to be seen")
 
     rows = {(row.pid, row.program) for row in gpus.use.outside}
     assert rows == {(named, "sleep"), (odd, "two?lines")}
@@ -224,11 +224,11 @@ def test_by_configuration_it_is_ended_after_a_grace(gpus: Gpus) -> None:
     gpus.start(action="end", grace_s=2.0)
     pid = gpus.process()
     gpus.put({pid: 0})
-    wait_until(lambda: gpus.use.outside, 15.0, what="the process to be seen")
+    wait_until(lambda: gpus.use.outside, what="the process to be seen")
     (row,) = gpus.use.outside
     assert row.ends_s == row.since_s + 2.0
     assert gpus.status(pid) is None
-    wait_until(lambda: gpus.status(pid) is not None, 15.0, what="its end")
+    wait_until(lambda: gpus.status(pid) is not None, what="its end")
 
     assert gpus.status(pid) == -15
     assert f"sent SIGTERM to process {pid}" in gpus.cluster.log("n1.log")

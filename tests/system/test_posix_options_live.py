@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.processes import PATIENCE_S
 
 SCRIPT = """\
 #ODD -N odd
@@ -102,7 +103,7 @@ def test_a_job_waits_for_its_blocking_command_and_a_signal_leaves_it(running: Cl
     assert waiting.stdout.readline() == "2.test\n"
     wait_until(lambda: running.head.job(2).row.state == "running", what="the job to run")
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=30)
+    _, said = waiting.communicate(timeout=PATIENCE_S)
 
     assert waiting.returncode == 130
     assert "job 2 continues; wait for it with gwait 2, or end it with gdel 2" in said

@@ -38,7 +38,7 @@ class Site:
         self.cluster.start_head()
         self.start_node()
 
-    def start_node(self) -> None:
+    def start_node(self, prolog_timeout_s: int = 60) -> None:
         """Start gnode, or another one after the death of the last."""
         program = str(self.directory / "program")
         self.cluster.start_node(
@@ -48,7 +48,7 @@ class Site:
             epilog=program,
             prolog_user=program,
             epilog_user=program,
-            prolog_timeout_s=2,
+            prolog_timeout_s=prolog_timeout_s,
             epilog_timeout_s=30,
         )
 
@@ -140,6 +140,8 @@ def test_a_job_does_not_start_after_a_failed_prolog_and_a_probe_drains_the_node(
 
 def test_a_prolog_that_hangs_is_killed_with_what_it_has_started(site: Site) -> None:
     """After prolog_timeout_s."""
+    site.cluster.stop_node("n1")
+    site.start_node(prolog_timeout_s=2)
     site.does("prolog", f"sleep 300 & echo $! > {site.directory}/pid; wait")
 
     job = site.gsub("--", "true")
@@ -211,8 +213,9 @@ def test_an_epilog_survives_the_death_of(site: Site, victims: tuple[str, ...]) -
 
 def _survive_a_lost_supervisor(site: Site) -> None:
     """The launcher takes the job over, and its epilog runs all the same."""
-    begun = site.directory / "begun"
-    job = site.gsub("--", "sh", "-c", f"touch {begun}; sleep 2; exit 5")
+    begun, go = site.directory / "begun", site.directory / "go"
+    script = f"touch {begun}; while ! [ -e {go} ]; do sleep 0.1; done; exit 5"
+    job = site.gsub("--", "sh", "-c", script)
     wait_until(begun.exists, what="the start")
     site.calls()
     wait_until(lambda: records.running(site.cluster.node_dir("n1") / "attempts"), what="its record")
@@ -220,6 +223,7 @@ def _survive_a_lost_supervisor(site: Site) -> None:
     started = records.started(directory)
     assert started is not None
     os.kill(started["pid"], signal.SIGKILL)
+    go.touch()
 
     assert site.run("gwait", job).status == 5
     assert site.calls() == ["epilog"]

@@ -14,6 +14,7 @@ from gsched.protocol.queues import QueueChange
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.monitor import address, is_ready
+from tests.support.processes import PATIENCE_S
 
 QUEUES = """
 [[queue]]
@@ -352,5 +353,5 @@ def test_the_log_is_json_in_a_file_that_can_be_rotated(cluster: Cluster) -> None
     cluster.stop_head()
     cluster.head_settings["log_file"] = str(cluster.directory / "none" / "log")
     cluster.start_head(wait=False)
-    assert cluster.head_process.wait(20) == 78
+    assert cluster.head_process.wait(PATIENCE_S) == 78
     assert "log_file " in cluster.log("head.log")

@@ -20,6 +20,7 @@ from tests.support.commands import run_command
 from tests.support.guide import shell_blocks
 from tests.support.judge import Judge
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
+from tests.support.processes import PATIENCE_S
 
 
 @pytest.fixture
@@ -304,7 +305,7 @@ def test_of_two_heads_on_copies_the_nodes_obey_one_and_the_other_stops(
         cluster._node_port = own_port
         cluster.start_node("n1", wait=False)  # and comes back to the first one
 
-        assert cluster.head_process.wait(30) == 78
+        assert cluster.head_process.wait(PATIENCE_S) == 78
         assert "another head has taken over" in cluster.log("head.log")
         assert [judge.count("start", job) for job in (runs, later, other)] == [1, 1, 1]
     finally:

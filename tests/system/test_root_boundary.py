@@ -91,7 +91,7 @@ def as_other(code: str, *arguments: object) -> "subprocess.CompletedProcess[str]
 
 def ends_or_runs(world: GnodeWorld, proof: Path) -> None:
     """Return once gnode has ended, or what must not run has run."""
-    for _ in attempts(20.0):
+    for _ in attempts():
         if proof.exists() or world.process.poll() is not None:
             return
     raise AssertionError(f"gnode neither ended nor ran the job:\n{world.log()}")

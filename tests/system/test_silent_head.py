@@ -10,6 +10,7 @@ import psutil
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import command_environment, run_command
+from tests.support.processes import PATIENCE_S
 
 
 def test_a_stopped_head_is_told_and_found(cluster: Cluster) -> None:
@@ -34,8 +35,8 @@ def test_a_stopped_head_is_told_and_found(cluster: Cluster) -> None:
         told_in_pipe = piped.stderr.readline().decode()
     finally:
         head.send_signal(signal.SIGCONT)
-    listed, _ = waiting.communicate(timeout=30)
-    listed_in_pipe, _ = piped.communicate(timeout=30)
+    listed, _ = waiting.communicate(timeout=PATIENCE_S)
+    listed_in_pipe, _ = piped.communicate(timeout=PATIENCE_S)
 
     words = "gstat: the head has not answered for 5 s; waiting up to 60 s."
     assert told.startswith(words)

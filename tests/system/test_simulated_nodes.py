@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from gsched.client import new_job
 from gsched.protocol import actions as a
 from tests.support.cluster import ROOT, Cluster, wait_until
+from tests.support.processes import PATIENCE_S
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def simulated(cluster: Cluster, count: int, *, seconds: float) -> Iterator[None]
             yield
         finally:
             tool.send_signal(signal.SIGTERM)
-            _, errors = tool.communicate(timeout=30)
+            _, errors = tool.communicate(timeout=PATIENCE_S)
     assert errors.decode() == ""
     assert tool.returncode == 0
 

@@ -14,6 +14,7 @@ from gsched.config.web import WebConfig
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.monitor import UnixConnection, address, get, is_ready, send, socket_of
+from tests.support.processes import PATIENCE_S
 from tests.support.slurm_schema import printed_schemas
 
 PATHS = {
@@ -239,7 +240,7 @@ def test_over_tcp_a_token_says_who_reads(used: Cluster) -> None:
     host, _, port = address(used).address.rpartition(":")
 
     def status(**headers: str) -> int:
-        connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         return send(connection, "GET", "/slurm/v0.0.44/jobs", headers=headers).status
 
     assert status() == 401
@@ -248,7 +249,7 @@ def test_over_tcp_a_token_says_who_reads(used: Cluster) -> None:
     assert status(Authorization=f"Bearer {token}") == 200
     assert status(Authorization=f"Bearer {token[:-4]}") == 401
     assert status(**{"X-SLURM-USER-TOKEN": token, "X-SLURM-USER-NAME": "another"}) == 401
-    connection = http.client.HTTPConnection(host, int(port), timeout=20.0)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     assert send(connection, "POST", "/v1/slurm-token").status == 403
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.cluster import Cluster, wait_until
+from tests.support.cluster import Cluster
 from tests.support.commands import NOWHERE, ROOT, Ran, command_environment, run_command
 from tests.support.ptys import Sitting
 from tests.support.sshd import Sshd, serving
@@ -84,7 +84,7 @@ def test_commands_reach_the_head_through_ssh(site: Site) -> None:
     submitted = site.run("gsub", "-d", str(Path("/tmp")), "--", "sleep", "600")
     listed = site.run("gstat", "1")
     controls = list((site.laptop / "gsched-ssh").glob("*"))
-    wait_until(lambda: site.cluster.head.job(1).row.state == "running", what="the job")
+    site.cluster.wait_for_start(1)
     entered = site.run("gshell", "1", "id", "-un")
     given = site.run("gstat", "--head", site.address, GSCHED_HEAD="/nowhere")
 

@@ -17,6 +17,7 @@ from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.ports import free_port
+from tests.support.processes import PATIENCE_S
 from tests.support.sshd import Sshd, serving
 from tests.support.users import User, Users, made_users
 
@@ -197,7 +198,7 @@ def test_a_session_has_the_limits_of_the_job_and_ends_with_it(site: Site) -> Non
     inside = [psutil.Process(pid) for pid in cgroups.members(group)]
     names = {process.name() for process in inside}
     site.users.run(site.cluster, alice, "gdel", "-W", "2", str(job))
-    code = shell.wait(30)
+    code = shell.wait(PATIENCE_S)
     site.await_end(job)
 
     assert "got" not in ate.stdout
@@ -252,7 +253,7 @@ def test_copies_and_forwarded_ports_are_a_part_of_the_job(site: Site, tmp_path: 
     forwards = site.sshd.start(alice, options=("-N", "-L", f"127.0.0.1:{free_port()}:127.0.0.1:22"))
     wait_until(lambda: shells_in(site.group(job)), what="the connection to be in the job")
     site.users.run(site.cluster, alice, "gdel", "-W", "2", str(job))
-    assert forwards.wait(30) != 0
+    assert forwards.wait(PATIENCE_S) != 0
     with_terminal = site.sshd.run(alice, "tty", options=("-tt",))
     assert with_terminal.status == 255
 
@@ -291,7 +292,7 @@ def test_gnode_and_the_supervisor_may_be_stopped_or_killed(site: Site) -> None:
     os.kill(supervisor, signal.SIGKILL)
     after_kill = site.sshd.run(alice, GROUPS)
     site.users.run(site.cluster, alice, "gdel", str(job))
-    code = shell.wait(30)
+    code = shell.wait(PATIENCE_S)
     site.await_end(job)
 
     assert f"/{job}.1\n" in while_stopped.stdout
@@ -390,7 +391,7 @@ def test_a_login_on_another_node_of_a_job_starts_a_part_there(site: Site) -> Non
     assert shell.stdout is not None
     assert shell.stdout.readline() == "on\n"
     site.users.run(site.cluster, alice, "gdel", str(job))
-    code = shell.wait(30)
+    code = shell.wait(PATIENCE_S)
     site.await_end(job)
 
     assert all(f"{cgroups.group_name(site.group(job))}\n" in each.stdout for each in ran), ran

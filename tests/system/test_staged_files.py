@@ -17,6 +17,7 @@ from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
 from tests.support.dialler import answered, dialled, launched, replaced
 from tests.support.disks import small_disk
+from tests.support.processes import PATIENCE_S
 
 #: More than three pieces.
 BIG = b"0123456789abcdef" * 200_000
@@ -163,11 +164,11 @@ def test_whoever_is_killed_on_the_way_all_files_come_in_full(
     )
     wait_until((tmp_path / "killed").exists, 60, what=point)
     if who == "head":
-        cluster.head_process.wait(30)
+        cluster.head_process.wait(PATIENCE_S)
         cluster.start_head()
     else:
         name = {"host": "l1", "node": "n1"}[who]
-        cluster.node_process(name).wait(30)
+        cluster.node_process(name).wait(PATIENCE_S)
         apart.start_host(name, role="login" if name == "l1" else "compute")
     story = apart.ended(job)
     wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")

@@ -16,6 +16,7 @@ from tests.support.commands import Ran, command_environment, run_command
 from tests.support.monitor import UnixConnection, send
 from tests.support.ports import free_port
 from tests.support.postgres import Postgres, postgres_server
+from tests.support.processes import PATIENCE_S
 from tests.support.two_heads import (
     LEASE_S,
     answers,
@@ -53,7 +54,7 @@ def test_a_second_head_follows_and_goes_on_when_the_first_is_killed(
     assert not rules(second)
 
     first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
     wait_until((second.state_dir / "gschedd.port").exists, what="its port")
 
     assert jobs(second) == before
@@ -140,7 +141,7 @@ def test_a_read_that_comes_while_a_head_takes_over_waits_for_it(
     thread.start()
     try:
         first.kill_head()
-        wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+        wait_until(lambda: rules(second), what="the second head to rule")
         read = run_command("gstat", head=second.socket, cwd=second.jobs)
         changed = submit(second)
     finally:
@@ -177,7 +178,7 @@ def test_nodes_and_login_hosts_go_to_the_head_that_rules(
     running = run_command("gsub", "--", "sleep", "30", head=first.socket, cwd=first.jobs)
     wait_until(lambda: first.head.job(1).row.state == "running", what="the job to run")
     first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
 
     def is_up() -> bool:
         try:
@@ -234,7 +235,7 @@ def test_a_head_that_is_cut_off_from_its_store_sends_hosts_and_commands_to_the_o
     assert refused.status == 69
     assert "another one may rule" in refused.stderr
     way.symlink_to(store.directory)
-    assert first.head_process.wait(30) == 78
+    assert first.head_process.wait(PATIENCE_S) == 78
 
 
 def test_a_head_that_stands_by_ends_in_order(heads: tuple[Cluster, Cluster]) -> None:
@@ -254,7 +255,7 @@ def test_changes_of_queues_survive_the_head(heads: tuple[Cluster, Cluster]) -> N
     stand_by(first, second)
     assert "night" in run_command("gstat", "-Q", head=second.socket).stdout
     first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
     wait_until(lambda: answers(second), what="the second head")
 
     assert "night" in run_command("gstat", "-Q", head=second.socket).stdout
@@ -272,14 +273,14 @@ def test_a_head_that_was_stopped_meanwhile_writes_nothing_and_ends(
     wait_until(lambda: "standing by" in second.log("head.log"), what="the second head")
     first.head_process.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+        wait_until(lambda: rules(second), what="the second head to rule")
         wait_until((second.state_dir / "gschedd.port").exists, what="its port")
         assert submit(second) == "2"
     finally:
         first.head_process.send_signal(signal.SIGCONT)
     run_command("gsub", "-h", "--", "true", head=first.socket, cwd=first.jobs)
 
-    assert first.head_process.wait(20) != 0
+    assert first.head_process.wait(PATIENCE_S) != 0
     assert "another head rules" in first.log("head.log")
     assert "started again, it stands by" in first.log("head.log")
     assert jobs(second) == ["1", "2"]
@@ -326,7 +327,7 @@ def test_a_server_that_is_away_delays_a_submission_and_loses_none(tmp_path: Path
             assert shown("ghist")
             own.start()
 
-            assert waiting.wait(30) == 0
+            assert waiting.wait(PATIENCE_S) == 0
             assert jobs(head) == ["1", "2"]
         finally:
             head.stop()
@@ -376,7 +377,7 @@ def test_a_database_of_this_machine_alone_is_not_replaced(
     second.queues = tables
     second.start_head(wait=False)
 
-    assert second.head_process.wait(30) != 0
+    assert second.head_process.wait(PATIENCE_S) != 0
     assert "not of the store in [store] url" in second.log("head.log")
     assert "gsched store copy" in second.log("head.log")
 
@@ -390,7 +391,7 @@ def test_a_head_killed_between_the_two_commits_goes_on_with_the_record(
     assert first.stop_head() == 0
     last = newest(store)
     first.start_head({"GSCHED_FAIL": "head.replicated.before_commit:kill"}, wait=False)
-    first.head_process.wait(20)
+    first.head_process.wait(PATIENCE_S)
     assert newest(store) == last + 1
     assert not follows(first, last + 1)
     first.start_head()
@@ -407,7 +408,7 @@ def test_a_site_moves_to_the_store_and_back(heads: tuple[Cluster, Cluster]) -> N
     assert first.stop_head() == 0
     first.queues = tables
     first.start_head(wait=False)
-    assert first.head_process.wait(30) != 0
+    assert first.head_process.wait(PATIENCE_S) != 0
     assert "gsched store copy" in first.log("head.log")
 
     copied = store_command(first, "copy")
@@ -454,7 +455,7 @@ def test_a_server_that_is_away_at_the_start_is_no_fault_of_the_configuration(
     first.queues = '[store]\nurl = "postgresql://gsched@127.0.0.1:1/gsched"\n'
     first.start_head(wait=False)
 
-    assert first.head_process.wait(30) == 3
+    assert first.head_process.wait(PATIENCE_S) == 3
     ran = store_command(first, "status")
 
     assert ran.status == 3
@@ -475,7 +476,7 @@ def test_a_server_that_has_lost_records_is_refused(
     store.psql(f"DELETE FROM gsched_log WHERE position = {last}")
     first.start_head(wait=False)
 
-    assert first.head_process.wait(30) != 0
+    assert first.head_process.wait(PATIENCE_S) != 0
     assert f"ends at record {last - 1}" in first.log("head.log")
     assert store_command(first, "copy", "--replace").status == 0
     first.start_head()
@@ -522,7 +523,7 @@ def test_heads_go_on_with_the_replica_when_the_primary_is_lost(tmp_path: Path) -
                 each.kill_head()
             ruling.queues = ruling.queues.replace(hosts, str(primary.directory))
             ruling.start_head(wait=False)
-            assert ruling.head_process.wait(30) == 78
+            assert ruling.head_process.wait(PATIENCE_S) == 78
             assert "the server has lost records" in ruling.log("head.log")
         finally:
             for each in made:

@@ -21,6 +21,7 @@ from tests.support.certificates import give_certificate
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
 from tests.support.postgres import Postgres
+from tests.support.processes import PATIENCE_S
 from tests.support.two_heads import (
     LEASE_S,
     answers,
@@ -63,7 +64,7 @@ def database(cluster: Cluster) -> bytes:
 
 def refusal(cluster: Cluster) -> str:
     """Return what a head says that does not stand by."""
-    assert cluster.head_process.wait(30) == 78, cluster.log("head.log")
+    assert cluster.head_process.wait(PATIENCE_S) == 78, cluster.log("head.log")
     said = cluster.log("head.log")
     assert "Traceback" not in said
     return said
@@ -95,7 +96,7 @@ def test_a_second_head_with_an_authority_of_its_own_does_not_stand_by(
     second.start_head(wait=False)
     wait_until(lambda: answers(second), what="the second head to answer")
     first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
     wait_until((second.state_dir / "gschedd.port").exists, what="its port")
 
 
@@ -234,9 +235,9 @@ def test_a_head_that_has_the_authority_from_before_follows_the_new_one(
     wait_until(lambda: answers(second), what="the second head to answer")
 
     assert authority("replace").status != 0  # the head is killed
-    assert first.head_process.wait(20) == -9
+    assert first.head_process.wait(PATIENCE_S) == -9
     assert not (first.state_dir / DIRECTORY / NEXT).exists()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
     wait_until((second.state_dir / DIRECTORY / NEXT).exists, what="the new authority")
     wait_until(lambda: answers(second) and not standing(second), what="the second head")
     first.start_head(wait=False)
@@ -287,7 +288,7 @@ def test_a_second_head_without_the_authority_of_the_first_does_not_stand_by(
     first.start_head()
     second.start_head(wait=False)
 
-    assert second.head_process.wait(30) == 78
+    assert second.head_process.wait(PATIENCE_S) == 78
     assert "has no authority" in second.log("head.log")
     assert "gsched token create --role head" in second.log("head.log")
 
@@ -322,7 +323,7 @@ def test_a_second_head_joins_and_takes_over_what_becomes_of_authority_and_hosts(
     ran = run_command(*run, head=first.socket, cwd=first.jobs)
     assert ran.status == 0, ran.stderr
     first.kill_head()
-    wait_until(lambda: rules(second), 10 * LEASE_S, what="the second head to rule")
+    wait_until(lambda: rules(second), what="the second head to rule")
     wait_until(lambda: answers(second) and not standing(second), what="the second head")
 
     files = [(each.state_dir / "pki" / "next.pem").read_text() for each in heads]

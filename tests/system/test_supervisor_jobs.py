@@ -20,6 +20,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.states import OutcomeKind
 from tests.support import records
 from tests.support.launching import Launcher, process_is_there, wait_until
+from tests.support.processes import PATIENCE_S
 
 BASH = "/bin/bash"
 
@@ -329,7 +330,7 @@ def test_stop_waits_for_the_jobs(launcher: Launcher) -> None:
     launcher.ask({"stop": True})
     fifo.write_text("go\n")
     record = launcher.exit(1)
-    launcher.process.wait(30)
+    launcher.process.wait(PATIENCE_S)
 
     assert record["exit_code"] == 5
     assert not (launcher.state / "launcher.sock").exists()

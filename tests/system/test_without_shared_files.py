@@ -13,6 +13,7 @@ from gsched.protocol.deliveries import DeliverPiece, PieceDelivered
 from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
 from tests.support.dialler import answered, dialled, launched, replaced
+from tests.support.processes import PATIENCE_S
 
 LINES = 400_000
 #: About 2.7 MiB: three pieces.
@@ -151,11 +152,11 @@ def test_whoever_is_killed_on_the_way_nothing_is_lost_and_nothing_twice(
     job = apart.submit("-j", "oe", "-o", "all", "--open-mode", "append", *COUNT, host="l1")
     wait_until((tmp_path / "killed").exists, 60, what=point)
     if who == "head":
-        cluster.head_process.wait(30)
+        cluster.head_process.wait(PATIENCE_S)
         cluster.start_head()
     else:
         name = {"host": "l1", "node": "n1"}[who]
-        cluster.node_process(name).wait(30)
+        cluster.node_process(name).wait(PATIENCE_S)
         apart.start_host(name, role="login" if name == "l1" else "compute")
     story = apart.ended(job)
     wait_until(lambda: apart.outboxes() == [], 90, what="the outbox to be removed")
@@ -185,11 +186,17 @@ def test_output_waits_for_room_on_the_host_of_submission(apart: Apart) -> None:
     assert returned(apart, job) == COUNTED
 
 
+def waiting(apart: Apart) -> int:
+    """Start a job that writes a line when the file ``go`` of the node is there."""
+    script = f"while ! [ -e {apart.home / 'go'} ]; do sleep 0.1; done; echo here"
+    return apart.submit("-N", "late", "--", "sh", "-c", script, host="l1")
+
+
 def test_output_waits_for_a_host_of_submission_that_is_gone(apart: Apart) -> None:
     start_both(apart)
-    job = apart.submit("-N", "late", "--", "sh", "-c", "sleep 2; echo here", host="l1")
-    wait_until(lambda: apart.cluster.head.job(job).row.state == "running", what="the job")
+    job = waiting(apart)
     apart.cluster.kill_node("l1")
+    apart.on("n1", apart.home / "go").touch()
     story = apart.ended(job)
     apart.cluster.kill_node("n1")
     apart.start_host("n1")
@@ -202,9 +209,10 @@ def test_output_waits_for_a_host_of_submission_that_is_gone(apart: Apart) -> Non
 
 def test_output_that_nobody_can_write_is_named(apart: Apart) -> None:
     start_both(apart)
-    job = apart.submit("-N", "late", "--", "sh", "-c", "sleep 2; echo here", host="l1")
+    job = waiting(apart)
     home = apart.on("l1", apart.home)
     home.chmod(0o555)
+    apart.on("n1", apart.home / "go").touch()
     story = apart.ended(job)
     (path,) = (each for each in apart.outboxes() if each.endswith("stdout"))
     shown = apart.run("gstat", "-f", str(job)).stdout

@@ -15,6 +15,7 @@ from gschedd.engine import loop
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from tests.support.books import Books
+from tests.support.processes import PATIENCE_S
 
 LONG_S = 5.0
 
@@ -41,7 +42,7 @@ class Seen:
         """Return the names of each batch."""
         return list(self.batches.values())
 
-    async def wait(self, count: int, timeout_s: float = 20.0) -> None:
+    async def wait(self, count: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until so many inputs were run."""
         until_s = time.monotonic() + timeout_s
         while sum(map(len, self.names)) < count:
