@@ -36,7 +36,7 @@ TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60, "stateful": 120}
 USUAL_S = {"system": 3.0, "interop": 3.0, "sim": 1.0, "cli": 0.5}
 PROFILE = os.environ.get("GSCHED_TEST_PROFILE", "fast")
 NIGHT_PATIENCE = 20  # times as long, for as many times as many examples
-LEFT_BEHIND_TIMEOUT_S = 20.0  # a supervisor may need a moment after its attempt was reported
+LEFT_BEHIND_TIMEOUT_S = 10.0  # a supervisor may need a moment after its attempt was reported
 
 settings.register_profile(
     "fast", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]

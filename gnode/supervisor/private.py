@@ -40,16 +40,12 @@ def problem() -> str:
     """Return why namespaces cannot be made here; empty: they can."""
     if os.geteuid() != 0:
         return "gnode does not run as root"
-    here = os.open(".", _PLACE)
     try:
         with _new_namespace() as made:
             _mount("tmpfs", SHM, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777")
         os.close(made)
     except OSError as error:
         return f"this machine does not let gnode mount file systems: {reason(error)}"
-    finally:
-        os.fchdir(here)
-        os.close(here)
     return ""
 
 
@@ -252,6 +248,7 @@ def _root_owned(fd: int) -> int:
 @contextlib.contextmanager
 def _new_namespace() -> Iterator[int]:
     """Let the body run in a new mount namespace; yield its descriptor, which stays open."""
+    here = os.open(".", _PLACE)  # whoever enters a namespace is in its root
     before = os.open(_OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     made = -1
     try:
@@ -262,12 +259,14 @@ def _new_namespace() -> Iterator[int]:
             yield made
         finally:
             _checked(_libc.setns(before, _CLONE_NEWNS), "setns")
+            os.fchdir(here)
     except BaseException:
         if made >= 0:
             os.close(made)
         raise
     finally:
         os.close(before)
+        os.close(here)
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

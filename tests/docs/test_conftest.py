@@ -80,6 +80,15 @@ def test_pure_tests_open_no_network_connection(
     assert ("opens no network connection" in done.stdout) is not passes
 
 
+def test_a_test_that_leaves_another_working_directory_fails_and_no_later_one(project: Path) -> None:
+    code = "import os\ndef test_a(): os.chdir('/')\ndef test_b(): assert os.path.isdir('tests')\n"
+    done = run_tests(project, "unit", code)
+
+    assert "ERROR at teardown of test_a" in done.stdout
+    assert f"this test left the working directory / (was {project})" in done.stdout
+    assert "2 passed, 1 error" in done.stdout
+
+
 LEAVES = """
 import subprocess, sys
 def test_leaves(tmp_path):
