@@ -78,15 +78,23 @@ class Surplus(NamedTuple):
     """How much of what each owner has may be taken away; of others there is no limit.
 
     A job that has up to twice as much as what is left of that may give way: then its owner has less
-    too little than it had too much.
+    too little than it had too much. All that is taken for one waiting job counts as one, if its
+    owner stays within its share with it, because the waiting job cannot have a part of that.
+
+    Attributes:
+        of: by owner.
+        as_one: the owner of the waiting job stays within its share.
     """
 
     of: Mapping[str, float]
+    as_one: bool = False
 
     def has(self, candidate: Preemptible, taken: float) -> bool:
         """Return whether a job may be taken after so much."""
-        left = self.of.get(candidate.owner, math.inf) - taken
-        return left > LEAST_SIZE and left >= candidate.size / 2 - LEAST_SIZE
+        surplus = self.of.get(candidate.owner, math.inf)
+        left = surplus if self.as_one else surplus - taken
+        size = taken + candidate.size if self.as_one else candidate.size
+        return left > LEAST_SIZE and left >= size / 2 - LEAST_SIZE
 
 
 class _PossibleWay(NamedTuple):

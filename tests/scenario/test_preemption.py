@@ -1,5 +1,6 @@
 """Running jobs give way to waiting ones: which ones, how, when, and what is known of it."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -29,13 +30,19 @@ QOS = {
     "low": QosConfig(name="low"),
     "kept": QosConfig(name="kept", preempt_mode="off"),
 }
+SHARES = {"alice": 1, "bob": 1, "carol": 1}
 #: Arguments of `World.submit`.
 Keys = dict[str, Any]
 ONE_GPU = "nodes=1:ppn=1:gpus=1"
 
 
 def world(
-    *, by: tuple[str, ...] = ("qos",), nodes: int = 1, gpus: int = 4, **keys: object
+    *,
+    by: tuple[str, ...] = ("qos",),
+    nodes: int = 1,
+    gpus: int = 4,
+    shares: Mapping[str, int] = SHARES,
+    **keys: object,
 ) -> World:
     """Return a cluster with pre-emption."""
     rules = {"min_run_s": 60.0, "again_s": 1800.0, **keys}
@@ -46,7 +53,7 @@ def world(
             "fast": QueueConfig(name="fast", priority=9),
         },
         qos=QOS,
-        projects={"all": ProjectConfig(name="all", users=("alice", "bob", "carol"))},
+        projects={"all": ProjectConfig(name="all", users=dict(shares))},
         priority=PriorityConfig(qos=1.0, recompute_s=10.0),
         preemption=PreemptionConfig(by=by, **rules),  # type: ignore[arg-type] # keys of the table
     )

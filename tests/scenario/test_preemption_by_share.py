@@ -3,7 +3,7 @@
 import pytest
 
 from gschedd.core.state import facts as f
-from tests.scenario.test_preemption import CAROL, LONG, ONE_GPU, ways, world
+from tests.scenario.test_preemption import CAROL, LONG, ONE_GPU, SAVES, ways, world
 from tests.support.world import ALICE, BEGIN_S, BOB, World
 
 
@@ -70,6 +70,28 @@ def test_a_large_job_does_not_give_way_by_share_to_a_small_one() -> None:
             here.submit(f"nodes=1:ppn=1:gpus={gpus}", program=LONG, account="all", by=BOB)
         here.run_until(1000)
         assert ways(here, large) == expected
+
+
+@pytest.mark.parametrize(("carols_shares", "starts"), [(6, True), (1, False)])
+def test_what_is_taken_for_one_job_counts_as_one(carols_shares: int, *, starts: bool) -> None:
+    """Alice has about 2.5 GPUs too much; carol's job, within her share or not, needs 4 of them."""
+    shares = {"alice": 1, "bob": 1, "carol": carols_shares}
+    here = world(by=("share",), nodes=2, gpus=4, shares=shares, max_loss=1.0)
+    for _ in range(2):
+        here.submit("nodes=1:ppn=1:gpus=4", runs_s=300, account="all", by=BOB)
+    here.run_until(310)
+    large = "nodes=1:ppn=1:gpus=3"
+    here.submit(large, program=LONG, account="all", by=BOB, qos="kept")
+    here.run_until(311)
+    alices = [here.submit(ONE_GPU, program=SAVES, account="all", movable=True) for _ in range(5)]
+    here.run_until(312)
+    here.submit(large, program=LONG, account="all", by=BOB, qos="kept")  # waits
+    here.run_until(910)
+    whole = here.submit("nodes=1:ppn=1:gpus=4", program=LONG, account="all", by=CAROL)
+
+    here.run_until(960)
+    assert (here.started_s(whole) is not None) == starts
+    assert len(ways(here, *alices)) == (4 if starts else 0)
 
 
 def test_a_user_above_its_share_preempts_nobody() -> None:

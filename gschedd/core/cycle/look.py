@@ -89,7 +89,7 @@ class Look:
         closed |= self._kept_from(job, job_class, at_s)
         spaces = Spaces(state.spaces)
         breaks = self._breaks(request, candidates)
-        chosen = choose(request, spaces, found, closed, self._surplus(), breaks)
+        chosen = choose(request, spaces, found, closed, self._surplus(job), breaks)
         if chosen is None or (has_budget and self.loss_by_share(job, chosen) > self.left_s):
             return None
         room = limit_room(state, at_s)
@@ -223,12 +223,16 @@ class Look:
             return ""
         return f"{mine[1]} is below its share, {theirs[1]} {ABOVE}"
 
-    def _surplus(self) -> Surplus:
-        """Return how much jobs of others may be taken so that none gets below its share."""
+    def _surplus(self, waiting: Job) -> Surplus:
+        """Return how much jobs of others may be taken for one so that none gets below its share."""
         if self.rules != ("share",):
             return Surplus({})
         held, entitled = self.standings
-        return Surplus({str(m): part - entitled.get(m, 0.0) for m, part in held.items()})
+        size = self._size_of(waiting.spec.request)
+        return Surplus(
+            of={str(m): part - entitled.get(m, 0.0) for m, part in held.items()},
+            as_one=self.standings.ratio(self._member(waiting), size) <= 1 + LEAST_SIZE,
+        )
 
     def _member(self, job: Job) -> Member:
         if job.id not in self.state.jobs:  # its number may be that of another one soon
