@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.protocol.code import CodeRead
 from gsched.protocol.deliveries import DeliverPiece, FileDone, FileOrder, StagedRead
@@ -114,14 +114,18 @@ def _frames(
 
 
 def _packed(message: M, decode: Callable[[bytes], Sequence[object]]) -> Frame[M] | None:
-    """Return the packed frame of a message with data; None: its receiver could not read it."""
+    """Return the packed frame of a message with data; None: its receiver could not read it.
+
+    It is checked without its data, of which any bytes are readable.
+    """
     if type(message) not in _WITH_DATA:
         return None
     try:
         frame = Frame(encode_packed(message), [message])
+        bare = Frame(encode_packed(structs.replace(message, data=b"")), [message])
     except FAULTS:
         return None
-    return None if _fault(frame, decode) else frame
+    return None if len(frame.payload) > MAX_FRAME_BYTES or _fault(bare, decode) else frame
 
 
 def _part(message: Struct) -> bytes:
