@@ -3,10 +3,11 @@
 A login host and a node have home directories of their own (`tests.support.apart`) and reach the
 head over TLS. Files are copied from the login host's to a disk of the node, and back: one large
 file, files of 1 MiB, and small ones. A job that stages in, or out, is timed from its submission to
-its end, with its scheduling and start; ``scp -r`` and ``tar | ssh`` copy the same files between the
-same directories through an sshd on loopback. Output is what a job prints of the large file: it
-returns from the spool of the node, and is compared with scp, too. Only root can do that. Times are
-wall-clock times: the load average stands beside them, and compared figures are of one round.
+its end, less what a job takes that stages nothing; ``scp -r`` and ``tar | ssh`` copy the same files
+between the same directories through an sshd on loopback. Output is what a job prints of the large
+file: it returns from the spool of the node, and is compared with scp, too. Only root can do that.
+The load average stands beside wall-clock times, and compared figures are of one round. CPU times
+are those of head, gnodes, the job and the owner's processes, or of both ends of ssh.
 """
 
 import argparse
@@ -16,9 +17,12 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import psutil
 
 from tests.support.apart import Apart, made_apart
 from tests.support.cluster import wait_until
@@ -37,6 +41,34 @@ Subsystem sftp internal-sftp
 """
 MIB: Final = 1024 * 1024
 LIMIT_S: Final = 900.0
+
+
+class Took(NamedTuple):
+    """What something took, seconds."""
+
+    wall_s: float
+    cpu_s: float
+
+    def less(self, other: "Took") -> "Took":
+        """Return what it took more than something else."""
+        return Took(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+
+def timed(action: Callable[[], object], processes: Callable[[], Iterable[int]]) -> Took:
+    """Return what something takes, with the CPU time of processes and their ended children."""
+    cpu_s, begin_s = _cpu_s(processes()), time.monotonic()
+    action()
+    wall_s = time.monotonic() - begin_s
+    return Took(wall_s, _cpu_s(processes()) - cpu_s)
+
+
+def _cpu_s(processes: Iterable[int]) -> float:
+    found = 0
+    for pid in processes:
+        with suppress(OSError):
+            _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+            found += sum(map(int, fields.split()[11:15]))
+    return found / os.sysconf("SC_CLK_TCK")
 
 
 class Ssh:
@@ -68,6 +100,14 @@ class Ssh:
         ]
         wait_until(lambda: self._run("true").returncode == 0, what="sshd to answer")
 
+    def timed(self, action: Callable[[Path, Path], None], source: Path, target: Path) -> Took:
+        """Return what a copy takes."""
+        return timed(lambda: action(source, target), self._both_ends)
+
+    def _both_ends(self) -> list[int]:
+        server = psutil.Process(self._process.pid)
+        return [os.getpid(), server.pid, *(each.pid for each in server.children(recursive=True))]
+
     def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         ssh = ["ssh", *self._options, "-p", self._port, "root@127.0.0.1", *words]
         return subprocess.run(ssh, capture_output=True, check=False)
@@ -91,13 +131,6 @@ class Ssh:
         self._log.close()
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Return how long something takes, seconds."""
-    begin_s = time.monotonic()
-    action()
-    return time.monotonic() - begin_s
-
-
 class Staging:
     """The cluster, and what is copied in it.
 
@@ -109,7 +142,7 @@ class Staging:
     def __init__(self, apart: Apart, disk: Path) -> None:
         self._apart = apart
         self._disk = disk
-        self.empty_s = 0.0
+        self.empty = Took(0.0, 0.0)
         self.home = apart.on("l1", apart.home)
         self.ssh = Ssh(disk, apart.namespace("l1"))
 
@@ -125,8 +158,11 @@ class Staging:
             os.chown(path, self._apart.alice.uid, self._apart.alice.gid)
         return top
 
-    def run(self, *words: str) -> None:
-        """Run a job to its end, with all that returns."""
+    def timed(self, *words: str) -> Took:
+        """Return what a job takes to its end, with all that returns."""
+        return timed(lambda: self._run(*words), self._apart.cluster.pids)
+
+    def _run(self, *words: str) -> None:
         job = self._apart.submit(*words, host="l1")
         wait_until(
             lambda: self._apart.cluster.head.job(job).row.state == "done", LIMIT_S, what="its end"
@@ -136,31 +172,46 @@ class Staging:
         assert (row.outcome.exit_code, row.outcome.message) == (0, ""), row
         wait_until(lambda: self._apart.outboxes() == [], LIMIT_S, what="its files")
 
-    def round(self, name: str) -> dict[str, float]:
-        """Copy a directory in each way; return the times, seconds."""
+    def round(self, name: str) -> dict[str, Took]:
+        """Copy a directory in each way; return what that takes."""
         source, far, back = self.home / name, self._disk / "far", self.home / "back"
-        found: dict[str, float] = {}
-        found["stage-in"] = timed(lambda: self.run("--stage-in", name, "--", "true"))
-        found["scp in"] = timed(lambda: self.ssh.scp(source, far))
+        found: dict[str, Took] = {}
+        found["stage-in"] = self.timed("--stage-in", name, "--", "true").less(self.empty)
+        found["scp in"] = self.ssh.timed(self.ssh.scp, source, far)
         shutil.rmtree(far)
-        found["tar in"] = timed(lambda: self.ssh.tar(source, far))
+        found["tar in"] = self.ssh.timed(self.ssh.tar, source, far)
         made = f"cp -r {far}/{name} back"
-        local = timed(lambda: self.run("--", "sh", "-c", made))
-        out = timed(lambda: self.run("--stage-out", "back", "--", "sh", "-c", made))
-        found["stage-out"] = out - local
+        local = self.timed("--", "sh", "-c", made)
+        found["stage-out"] = self.timed("--stage-out", "back", "--", "sh", "-c", made).less(local)
         shutil.rmtree(back)
         if len(os.listdir(far / name)) == 1:
-            out = timed(lambda: self.run("-N", "printed", "--", "cat", f"{far}/{name}/file0"))
-            found["output"] = out - self.empty_s
+            printed = self.timed("-N", "printed", "--", "cat", f"{far}/{name}/file0")
+            found["output"] = printed.less(self.empty)
             for each in self.home.glob("printed.*"):
                 each.unlink()
         target = self._apart.home / "back"
-        found["scp out"] = timed(lambda: self.ssh.scp(far / name, target))
+        found["scp out"] = self.ssh.timed(self.ssh.scp, far / name, target)
         shutil.rmtree(back)
-        found["tar out"] = timed(lambda: self.ssh.tar(far / name, target))
+        found["tar out"] = self.ssh.timed(self.ssh.tar, far / name, target)
         for each in (back, far):
             shutil.rmtree(each)
         return found
+
+
+def _print_rounds(rounds: list[dict[str, Took]]) -> None:
+    for key in rounds[0]:
+        times = [each[key].wall_s for each in rounds]
+        spread = f"{min(times):.2f} to {max(times):.2f}"
+        cpu_s = statistics.median(each[key].cpu_s for each in rounds)
+        median_s = statistics.median(times)
+        print(f"  {key:10} {median_s:8.2f} s  ({spread}), CPU {cpu_s:.2f} s", flush=True)
+    for key, scp in (("stage-in", "in"), ("stage-out", "out"), ("output", "out")):
+        if key not in rounds[0]:
+            continue
+        pairs = [(each[key], each[f"scp {scp}"]) for each in rounds]
+        wall = statistics.median(own.wall_s / other.wall_s for own, other in pairs)
+        cpu = statistics.median(own.cpu_s / other.cpu_s for own, other in pairs)
+        print(f"  {key} takes {wall:.2f} times as long as scp, and {cpu:.2f} times its CPU time")
 
 
 def main() -> None:
@@ -179,9 +230,9 @@ def main() -> None:
         staging = Staging(apart, Path(place))
         os.chmod(place, 0o755)
         try:
-            empty = statistics.median(timed(lambda: staging.run("--", "true")) for _ in range(5))
-            staging.empty_s = empty
-            print(f"a job that stages nothing: {empty:.2f} s")
+            empty = sorted(staging.timed("--", "true") for _ in range(5))
+            staging.empty = empty[len(empty) // 2]
+            print(f"a job that stages nothing: {staging.empty.wall_s:.2f} s")
             for name, what, files, size_bytes in (
                 ("large", f"one file of {stated.large} MiB", 1, stated.large * MIB),
                 ("medium", f"{stated.medium} files of 1 MiB", stated.medium, MIB),
@@ -192,15 +243,7 @@ def main() -> None:
                 made = staging.make(name, files, size_bytes)
                 rounds = [staging.round(name) for _ in range(stated.rounds)]
                 print(f"{what}, load {os.getloadavg()[0]:.1f}")
-                for key in rounds[0]:
-                    times = [each[key] for each in rounds]
-                    spread = f"{min(times):.2f} to {max(times):.2f}"
-                    print(f"  {key:10} {statistics.median(times):8.2f} s  ({spread})", flush=True)
-                for key, scp in (("stage-in", "in"), ("stage-out", "out"), ("output", "out")):
-                    if key not in rounds[0]:
-                        continue
-                    middle = statistics.median(each[key] / each[f"scp {scp}"] for each in rounds)
-                    print(f"  {key} takes {middle:.2f} times as long as scp", flush=True)
+                _print_rounds(rounds)
                 shutil.rmtree(made)
         finally:
             staging.ssh.close()

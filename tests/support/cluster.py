@@ -275,6 +275,10 @@ class Cluster:
         if self._keep_port is not None:
             self._keep_port()
 
+    def pids(self) -> list[int]:
+        """Return the processes that belong to this test."""
+        return [each.pid for each in processes_of(self._marker, self.directory)]
+
     def log(self, name: str) -> str:
         """Return the end of one log."""
         return _end_of(self.directory / name)
