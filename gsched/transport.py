@@ -37,7 +37,7 @@ DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain q
 QUIET_S = 5.0  # after so long the user hears that the head has not answered yet
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
 SILENCE_S = 5.0  # of one of several heads that reads, before it is looked for again
-LOOKS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of silence after which one of several is looked at
+LOOKS_S = (3.0, 6.0, 12.0, 24.0)  # of silence after which one of several is looked at
 HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
@@ -219,6 +219,7 @@ class Transport:
         on_silence: called once with how long there was no answer, and with the time limit, seconds,
             where a request without a limit of its own waits; None: nobody waits for it.
         quiet_s: after how long that is.
+        looks_s: after how long a silent one of several heads is looked at, when it is to act.
         on_warning: called with each warning about what an answer shows.
         has_sent: a request has gone, at least in part, so that the head may have acted on it.
     """
@@ -230,6 +231,7 @@ class Transport:
         self.on_silence: Callable[[float, float], None] | None = None
         self.on_warning: Callable[[str], None] | None = None
         self.quiet_s = QUIET_S
+        self.looks_s: tuple[float, ...] = LOOKS_S
         self.has_sent = False
         self._heads = list(address.heads)
         self._stated = address
@@ -346,7 +348,7 @@ class Transport:
                 return _ReplyReader(connection).answer()  # it was refused before all of it was sent
             reader = _ReplyReader(connection)
             if timeout_s == DEFAULT_TIMEOUT_S:
-                self._await_first(connection, reader)
+                self._await_first(connection, reader, looks=bool(self._heads) and method != "GET")
             return reader.answer()
         except TimeoutError as error:
             raise LostConnectionError(
@@ -362,13 +364,18 @@ class Transport:
         finally:
             connection.close()
 
-    def _await_first(self, connection: _socket.socket, reader: "_ReplyReader") -> None:
+    def _await_first(
+        self, connection: _socket.socket, reader: "_ReplyReader", *, looks: bool
+    ) -> None:
         """Wait for the beginning of an answer; let the user know once that it takes long.
 
+        Args:
+            looks: whether the head still answers anybody: another one may rule soon.
+
         Raises:
-            LostConnectionError: it is one of several heads, and does not answer anybody.
+            LostConnectionError: it does not.
         """
-        moments_s = {DEFAULT_TIMEOUT_S, *(LOOKS_S if self._heads else ())}
+        moments_s = {DEFAULT_TIMEOUT_S, *(self.looks_s if looks else ())}
         if self.on_silence is not None:
             moments_s.add(self.quiet_s)
         waited_s = 0.0
@@ -384,7 +391,7 @@ class Transport:
             if moment_s == self.quiet_s and self.on_silence is not None:
                 self.on_silence(self.quiet_s, DEFAULT_TIMEOUT_S)
                 self.on_silence = None
-            if moment_s in LOOKS_S and self._heads:
+            if looks and moment_s in self.looks_s:
                 self._check_alive()
         connection.settimeout(DEFAULT_TIMEOUT_S)
 

@@ -363,6 +363,7 @@ def test_a_change_does_not_wait_for_one_of_several_heads_that_has_stopped(tmp_pa
     first, second = tmp_path / "first", tmp_path / "second"
     with silent_after(first, reply(b"{}")) as asked, serving(second, reply(b"{}")) as other:
         transport = Transport(parse_address(f"{first},{second}", source="test"), patience_s=0.0)
+        transport.looks_s = (0.1, 0.2)
         with pytest.raises(LostConnectionError, match="has stopped before its answer") as caught:
             transport.exchange("POST", "/v1/jobs", b"[]")
         assert str(first) in caught.value.message
@@ -372,6 +373,7 @@ def test_a_change_does_not_wait_for_one_of_several_heads_that_has_stopped(tmp_pa
     busy = tmp_path / "busy"
     with silent_after(busy, reply(b"{}"), None, reply(b"{}"), b"") as asked:
         transport = Transport(parse_address(f"{busy},{second}", source="test"), patience_s=0.0)
+        transport.looks_s = (0.1, 0.2)
         assert transport.exchange("POST", "/v1/jobs", b"[]").body == b"late"
         assert asked == [b"GET /v1/health", b"POST /v1/jobs", *[b"GET /v1/health"] * 2]
 
