@@ -1,8 +1,6 @@
 """gmgr: queues, their limits and who may use them, on a running head."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from gsched.config.tables import QUEUE_ATTRIBUTES, QueueConfig
 from gschedd.core.requests.queues import QueueOverride
 from tests.support.cluster import Cluster
-from tests.support.commands import Ran, command_environment
+from tests.support.commands import Ran, run_command
 from tests.support.in_process import run_here
 from tests.support.users import made_users
 
@@ -31,15 +29,7 @@ def head(cluster: Cluster) -> Cluster:
 
 
 def gmgr(cluster: Cluster, *words: str, text: str = "") -> Ran:
-    ran = subprocess.run(
-        [sys.executable, "-m", "gsched.cli.commands.gmgr", *words],
-        env=command_environment(cluster.socket),
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ran(status=ran.returncode, stdout=ran.stdout, stderr=ran.stderr)
+    return run_command("gmgr", *words, head=cluster.socket, typed=text)
 
 
 def done(ran: Ran) -> str:

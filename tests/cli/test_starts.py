@@ -19,11 +19,14 @@ NAMES = {name: target.partition(":")[0] for name, target in SCRIPTS.items()}
 NAMES |= {name: name for name in WORKERS}
 #: Imports a program, and then one after the other what its modules import in functions.
 PROGRAM = """\
-import ast, importlib, sys
+import ast, importlib, re, sys
 
 def late(name):
     path = getattr(sys.modules[name], "__file__", None)
-    tree = ast.parse(open(path).read()) if path else ast.Module(body=[], type_ignores=[])
+    text = open(path).read() if path else ""
+    if not re.search("^ +from ", text, re.MULTILINE):
+        return  # all that it imports is there
+    tree = ast.parse(text)
     typed = {
         id(each) for node in ast.walk(tree) if isinstance(node, ast.If)
         and ast.unparse(node.test) == "TYPE_CHECKING" for each in ast.walk(node)
@@ -33,7 +36,7 @@ def late(name):
             yield node.module, [alias.name for alias in node.names]
 
 importlib.import_module(sys.argv[1])
-seen, found = set(), 0
+seen = set()
 while waiting := {n for n in sys.modules if n.partition(".")[0] in OURS} - seen:
     for name in sorted(waiting):
         seen.add(name)
@@ -43,8 +46,7 @@ while waiting := {n for n in sys.modules if n.partition(".")[0] in OURS} - seen:
                 for each in names:
                     if not hasattr(imported, each):
                         importlib.import_module(f"{module}.{each}")
-                found += 1
-print(found)
+print(len(seen))
 """.replace("OURS", repr(("gsched", "gschedd", "gnode")))
 
 

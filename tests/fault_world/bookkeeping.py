@@ -40,7 +40,7 @@ class InvariantError(AssertionError):
 
 
 def demand(condition: bool, number: str, message: str) -> None:  # noqa: FBT001 - as an assert
-    """Raise unless a condition holds.
+    """Raise unless a condition holds; what is checked most often makes its message only then.
 
     Raises:
         InvariantError: it does not.
@@ -66,8 +66,8 @@ def check_head(head: Head, *, shrunk: Collection[str] = ()) -> None:
     reasons = Reasons(state, head.settings, head.waits, head.safe_mode)
     for job in state.jobs.values():
         _check_job(job)
-        if job.state in RESTING:
-            demand(bool(reasons.of(job)), "I11", f"job {job.id} waits without a reason")
+        if job.state in RESTING and not reasons.of(job):
+            raise InvariantError("I11", f"job {job.id} waits without a reason")
 
 
 # --- nodes ---
@@ -91,13 +91,16 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
     if to_come:
         expected = kept_space(state, name, expected)
         _check_places_to_come(state, name, to_come)
-    demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
+    if _amounts(space) != _amounts(expected):
+        raise InvariantError("I13", f"owned and free do not make up {name}")
     check_gpus(name, owned, {gpu.index: gpu.memory_bytes for gpu in space.all_gpus})
     alone = not space.exclusive or len(owned) + len(to_come) == 1
-    demand(alone, "I6", f"{name} is shared although a job has it for itself")
+    if not alone:
+        raise InvariantError("I6", f"{name} is shared although a job has it for itself")
     if not shrunk:
         least = min([space.cpus, space.memory_bytes, *(count for _, count in space.generic)])
-        demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
+        if least < 0:
+            raise InvariantError("I6", f"{name} has given more than it has: {_amounts(space)}")
 
 
 def check_gpus(name: str, owned: Iterable[Share], memory_bytes: Mapping[int, int]) -> None:
@@ -108,20 +111,24 @@ def check_gpus(name: str, owned: Iterable[Share], memory_bytes: Mapping[int, int
         owned: there.
         memory_bytes: of each GPU, by index.
     """
-    percent: Counter[int] = Counter()
-    used_bytes: Counter[int] = Counter()
-    high: Counter[int] = Counter()
+    percent: dict[int, int] = defaultdict(int)
+    used_bytes: dict[int, int] = defaultdict(int)
+    high: dict[int, int] = defaultdict(int)
     for share in owned:
-        percent.update(dict.fromkeys(share.gpu_indices, 100))
+        for index in share.gpu_indices:
+            percent[index] += 100
         for part in share.gpu_shares:
             percent[part.index] += part.percent
             used_bytes[part.index] += part.memory_bytes
             high[part.index] += part.share_class == "high"
     much = [index for index, count in percent.items() if count > 100]
-    demand(not much, "I6", f"more than 100 % of GPU {much} of {name}: it has two owners")
+    if much:
+        raise InvariantError("I6", f"more than 100 % of GPU {much} of {name}: it has two owners")
     large = [index for index, size in used_bytes.items() if size > memory_bytes.get(index, size)]
-    demand(not large, "I6", f"more than the memory of GPU {large} of {name} is given")
-    demand(max(high.values(), default=0) < 2, "I6", f"two jobs are high on one GPU of {name}")
+    if large:
+        raise InvariantError("I6", f"more than the memory of GPU {large} of {name} is given")
+    if max(high.values(), default=0) > 1:
+        raise InvariantError("I6", f"two jobs are high on one GPU of {name}")
 
 
 def _amounts(space: FreeNode) -> tuple[object, ...]:
@@ -151,24 +158,30 @@ def _check_job(job: Job) -> None:
     """Check that a job's state, holds, move and attempt tell the same story."""
     attempt = job.attempt
     moving = job.state is JobState.MIGRATING
-    demand(moving == (job.move is not None), "I9", f"job {job.id} is {job.state}, {job.move}")
+    if moving != (job.move is not None):
+        raise InvariantError("I9", f"job {job.id} is {job.state}, {job.move}")
     if job.state in RESTING:
-        demand(attempt is None, "I9", f"job {job.id} is {job.state} and has an attempt")
+        if attempt is not None:
+            raise InvariantError("I9", f"job {job.id} is {job.state} and has an attempt")
         held = (job.state is JobState.HELD) == bool(job.holds)
-        demand(held, "I9", f"job {job.id} is {job.state} with holds {job.holds}")
+        if not held:
+            raise InvariantError("I9", f"job {job.id} is {job.state} with holds {job.holds}")
         return
     if moving and attempt is None:
         return  # it has left its place, and its new one is not free yet
     running = moving or job.state in {JobState.RUNNING, JobState.EXITING}
-    demand(running and attempt is not None, "I9", f"job {job.id} is {job.state}, no attempt")
-    assert attempt is not None, "just demanded"
-    demand(attempt.number == job.attempts, "I9", f"job {job.id}: attempt {attempt.number}")
+    if attempt is None or not running:
+        raise InvariantError("I9", f"job {job.id} is {job.state}, no attempt")
+    if attempt.number != job.attempts:
+        raise InvariantError("I9", f"job {job.id}: attempt {attempt.number}")
     live = any(part.state in LIVE_PARTS for part in attempt.parts.values())
-    demand(live, "I5", f"job {job.id} has an attempt of which no part is left")
+    if not live:
+        raise InvariantError("I5", f"job {job.id} has an attempt of which no part is left")
     over = attempt.state is AttemptState.ENDED
     demand(not over, "I5", f"job {job.id} has an ended attempt")
     stopped = attempt.stop is None or job.state is not JobState.RUNNING
-    demand(stopped, "I9", f"job {job.id} is {job.state} and is being stopped")
+    if not stopped:
+        raise InvariantError("I9", f"job {job.id} is {job.state} and is being stopped")
 
 
 # --- indices ---
@@ -262,14 +275,16 @@ def _check_limits(state: State) -> None:
             {name: count for name, count in each.counts.get(scope, {}).items() if name not in TIMES}
             for each in (state.limits, book)
         )
-        demand(counted == expected, "I14", f"{scope} counts {counted}, and has {expected}")
+        if counted != expected:
+            raise InvariantError("I14", f"{scope} counts {counted}, and has {expected}")
     load_budgets(state, book)
     for counter in book.rules.budgets:
         for scope in book.counts.keys() | state.limits.counts:
             spent, found = (
                 each.budgets.used(scope, counter, Counter(), 0) for each in (book, state.limits)
             )
-            demand(spent == found, "I14", f"{scope} has used {found} of {counter}, not {spent}")
+            if spent != found:
+                raise InvariantError("I14", f"{scope} has used {found} of {counter}, not {spent}")
 
 
 def _check_counts(state: State) -> None:

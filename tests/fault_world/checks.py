@@ -20,7 +20,7 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core.state import facts as f
 from gschedd.sim.machine import Process, SimMachine
-from tests.fault_world.bookkeeping import check_gpus, demand
+from tests.fault_world.bookkeeping import InvariantError, check_gpus, demand
 
 # --- what the head is told ---
 
@@ -161,21 +161,26 @@ class Truth:
                     memory_bytes += self._prepared_bytes(machine.name, key, process)
                     continue
                 first = attempts.setdefault(key.job, key.attempt)
-                demand(first == key.attempt, "I3", f"job {key.job} lives twice: {first}, {key}")
-                demand(key not in self._history.ended, "I7", f"{key.name} is over, but lives")
+                if first != key.attempt:
+                    raise InvariantError("I3", f"job {key.job} lives twice: {first}, {key}")
+                if key in self._history.ended:
+                    raise InvariantError("I7", f"{key.name} is over, but lives")
                 share = self._share(machine.name, key)
                 task = process.task
                 held = (task.gpu_indices, task.gpu_shares)
                 given = held == (share.gpu_indices, share.gpu_shares)
-                demand(given, "I6", f"{key.name} has GPUs {held}, it was given {share}")
+                if not given:
+                    raise InvariantError("I6", f"{key.name} has GPUs {held}, it was given {share}")
                 live.append(share)
                 cpus += share.cpus
                 memory_bytes += share.memory_bytes
             has = machine.inventory
             check_gpus(machine.name, live, {gpu.index: gpu.memory_bytes for gpu in has.gpus})
-            demand(cpus <= has.cpus, "I6", f"{cpus} CPUs of {machine.name} are used")
+            if cpus > has.cpus:
+                raise InvariantError("I6", f"{cpus} CPUs of {machine.name} are used")
             fits = memory_bytes <= has.memory_bytes
-            demand(fits, "I6", f"{memory_bytes} bytes of {machine.name} are used")
+            if not fits:
+                raise InvariantError("I6", f"{memory_bytes} bytes of {machine.name} are used")
 
     def _prepared_bytes(self, node: str, key: AttemptKey, process: Process) -> int:
         """Return how much memory a prepared attempt may use; none that is being ended."""
@@ -190,10 +195,11 @@ class Truth:
 
     def _share(self, node: str, key: AttemptKey) -> Share:
         allocation = self._history.assigned.get(key)
-        demand(allocation is not None, "I1", f"{key.name} runs, but was never assigned durably")
-        assert allocation is not None, "just demanded"
+        if allocation is None:
+            raise InvariantError("I1", f"{key.name} runs, but was never assigned durably")
         found = [share for share in allocation if share.node == node]
-        demand(bool(found), "I6", f"{key.name} runs on {node}, which it was not given")
+        if not found:
+            raise InvariantError("I6", f"{key.name} runs on {node}, which it was not given")
         return found[0]
 
     def check_fact(self, fact: f.AnyFact) -> None:

@@ -43,13 +43,15 @@ def run_command(
     head: Path | str = "",
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    typed: str = "",
 ) -> Ran:
-    """Run ``gsched.cli.NAME`` in a pipe."""
+    """Run ``gsched.cli.NAME`` in a pipe; it reads ``typed`` from another one."""
     done = run(
         [sys.executable, "-m", f"gsched.cli.commands.{name}", *arguments],
         env={**command_environment(head), **(env or {})},
         cwd=cwd,
         timeout=TIMEOUT_S,
+        typed=typed,
     )
     return Ran(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 

@@ -211,19 +211,26 @@ def popen(
 
 
 def run(
-    command: Sequence[str], *, timeout: float, **how: Any
+    command: Sequence[str], *, timeout: float, typed: str = "", **how: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program to its end, as `subprocess.run` with ``capture_output`` and ``text`` does."""
-    return _run(partial(popen, command), timeout, how)
+    """Run a program to its end, as `subprocess.run` with ``capture_output`` and ``text`` does.
+
+    It reads ``typed`` from a pipe; from /dev/null if that is empty.
+    """
+    return _run(partial(popen, command), timeout, how, typed)
 
 
 def _run(
-    start: "Callable[..., subprocess.Popen[Any]]", timeout: float, how: Mapping[str, Any]
+    start: "Callable[..., subprocess.Popen[Any]]",
+    timeout: float,
+    how: Mapping[str, Any],
+    typed: str = "",
 ) -> "subprocess.CompletedProcess[str]":
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with start(stdin=subprocess.DEVNULL, **pipes, **how) as process:
+    stdin = subprocess.PIPE if typed else subprocess.DEVNULL
+    with start(stdin=stdin, **pipes, **how) as process:
         try:
-            stdout, stderr = process.communicate(timeout=timeout)
+            stdout, stderr = process.communicate(typed or None, timeout=timeout)
         except BaseException:
             process.kill()
             raise
