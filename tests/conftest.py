@@ -232,6 +232,26 @@ def cluster(tmp_path: Path, process_marker: str) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
+def warm_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Return the `tests.support.warm.WarmClusters` of this worker."""
+    from tests.support.warm import WarmClusters
+
+    made = WarmClusters(tmp_path_factory.mktemp("warm"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def warm(warm_clusters: Any) -> Iterator[object]:
+    """Return a `tests.support.warm.Lender`, of clusters that run already."""
+    from tests.support.warm import Lender
+
+    made = Lender(warm_clusters)
+    yield made
+    made.give_back()
+
+
+@pytest.fixture(scope="session")
 def forks() -> Iterator[object]:
     """Return a `tests.support.forks.ForkServer` that has imported torch."""
     from tests.support.forks import torch_server

@@ -10,6 +10,7 @@ from gsched.client import new_job
 from gsched.protocol.job_rows import JobRow, JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
+from tests.support.warm import Lender
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,8 +55,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk(cluster: Cluster) -> Desk:
+def desk(warm: Lender) -> Desk:
     """Return a desk whose cluster is up."""
+    return Desk(warm(cpus=2))
+
+
+@pytest.fixture
+def own_desk(cluster: Cluster) -> Desk:
+    """Return a desk whose cluster has no past, and may be killed."""
     cluster.start_head()
     cluster.start_node("n1", cpus=2)
     return Desk(cluster)
@@ -263,8 +270,9 @@ def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
     assert desk.run("ghold", "-h", "o", job).stderr == ""  # it waits: nothing to explain
 
 
-def test_ghist_filters_and_counts(desk: Desk) -> None:
+def test_ghist_filters_and_counts(own_desk: Desk) -> None:
     """From the database, also after the head was killed."""
+    desk = own_desk
     good = desk.submit("true", name="good")
     bad = desk.submit("exit 3", name="bad-1")
     worse = desk.submit("kill -9 $$", name="bad-2")
@@ -295,8 +303,9 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
     assert "exit 3" in by_id.stdout
 
 
-def test_maintenance_is_ordered_listed_kept_over_a_restart_and_cancelled(desk: Desk) -> None:
+def test_maintenance_is_ordered_listed_kept_over_a_restart_and_cancelled(own_desk: Desk) -> None:
     """A job that would not end before it waits, and says for what and until when."""
+    desk = own_desk
     ordered = desk.run("gnodes", "maintenance", "n1", "--from", "+1h", "--to", "+2h", "-m", "disks")
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     told = rf"n1: maintenance 1 from {day} to {day} \(02:00:00\)\n"

@@ -9,6 +9,7 @@ from gsched.cli.running import status_of
 from gsched.client import new_job
 from gsched.errors import UnknownJobError
 from tests.support.cluster import Cluster
+from tests.support.warm import Lender
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -67,9 +68,13 @@ def run(name: str, *arguments: str) -> int:
 
 
 @pytest.fixture
+def cluster(warm: Lender) -> Cluster:
+    return warm.head_only()
+
+
+@pytest.fixture
 def jobs(cluster: Cluster) -> tuple[int, int]:
-    """Return the ids of two held jobs, 1 and 2."""
-    cluster.start_head()
+    """Return the ids of two held jobs."""
     held = [
         new_job(name=f"job{each}", workdir="/", script="exit 0", holds=("user",))
         for each in range(2)

@@ -266,6 +266,10 @@ class Cluster:
 
     # --- the end ---
 
+    def is_alive(self) -> bool:
+        """Return whether all daemons run that were started last."""
+        return all(each.poll() is None for each in (self.head_process, *self._nodes.values()))
+
     def stop(self) -> None:
         """End the daemons, then everything that belongs to this test, by process id."""
         for process in (*self._nodes.values(), self._head_process):

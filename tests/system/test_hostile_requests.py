@@ -1,7 +1,8 @@
 """Requests that no command of ours sends: each gets an answer, and harms nobody else."""
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,21 +10,24 @@ import pytest
 from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
 from tests.support.processes import PATIENCE_S
+from tests.support.warm import Lender
 
 AN_HOUR_S = 3600
 
 
 @pytest.fixture
-def running(cluster: Cluster) -> Iterator[int]:
+def shared(warm: Lender) -> Cluster:
+    return warm()
+
+
+@pytest.fixture
+def running(shared: Cluster) -> int:
     """Return a job that runs on n1."""
-    cluster.start_head()
-    cluster.start_node("n1")
-    cluster.wait_for_node("n1")
-    job = submit(cluster, {"key": "first", "arguments": ["sleep", str(AN_HOUR_S)]})["id"]
+    key = os.urandom(8).hex()
+    job = submit(shared, {"key": key, "arguments": ["sleep", str(AN_HOUR_S)]})["id"]
     assert isinstance(job, int)
-    wait_until(lambda: cluster.head.job(job).row.started_s is not None, what="the job's start")
-    yield job
-    cluster.head.act(a.DeleteJob(ids=(str(job),), grace_s=0.0))
+    wait_until(lambda: shared.head.job(job).row.started_s is not None, what="the job's start")
+    return job
 
 
 def ask(cluster: Cluster, method: str, target: str, body: bytes = b"") -> tuple[int, str]:
@@ -45,25 +49,25 @@ def submit(cluster: Cluster, changes: Mapping[str, object]) -> dict[str, object]
 
 @pytest.mark.parametrize("offset", ["1e30", "-1e30", "9007199254740994", "1e17", "nan", "inf", "x"])
 def test_an_offset_beyond_any_file_is_refused_and_the_node_lives(
-    cluster: Cluster, running: int, offset: str
+    shared: Cluster, running: int, offset: str
 ) -> None:
     """It once ended gnode, and then made an order that gnode could not read."""
-    status, text = ask(cluster, "GET", f"/v1/jobs/{running}/output?offset={offset}")
+    status, text = ask(shared, "GET", f"/v1/jobs/{running}/output?offset={offset}")
 
     assert (status, "offset" in text) == (400, True)
-    assert "message_unreadable" not in cluster.head.status().dropped
-    assert cluster.head.nodes().nodes[0].state == "up"
+    assert "message_unreadable" not in shared.head.status().dropped
+    assert shared.head.nodes().nodes[0].state == "up"
 
 
-def test_numbers_that_are_none_are_refused(cluster: Cluster, running: int) -> None:
+def test_numbers_that_are_none_are_refused(shared: Cluster, running: int) -> None:
     """NaN in a timer breaks the order of all timers."""
     for target in (f"/v1/jobs/{running}/wait?timeout_s=nan", "/v1/history?limit=inf"):
-        status, text = ask(cluster, "GET", target)
+        status, text = ask(shared, "GET", target)
 
         assert (status, "is not a number" in text) == (400, True)
 
 
-def test_impossible_statements_are_refused_at_submission(cluster: Cluster, running: int) -> None:
+def test_impossible_statements_are_refused_at_submission(shared: Cluster, running: int) -> None:
     """Each once broke gstat for everybody, or looked like a fault of the node."""
     impossible: list[dict[str, object]] = [
         {"start_after_s": 1e300},
@@ -72,27 +76,28 @@ def test_impossible_statements_are_refused_at_submission(cluster: Cluster, runni
         {"stdout_path": "/tmp/\0x"},
     ]
     for number, changes in enumerate(impossible):
-        result = submit(cluster, {"key": f"bad{number}", **changes})
+        result = submit(shared, {"key": f"bad{number}", **changes})
 
         assert "error" in result, changes
     alteration = a.Alteration(account="a\0b")
     request = a.AlterJob(ids=(str(running),), alteration=alteration)
-    (altered,) = cluster.head.act(request).results
+    (altered,) = shared.head.act(request).results
     assert altered.error is not None
     assert "without control characters" in altered.error.hint
-    assert ask(cluster, "GET", "/v1/jobs")[0] == 200
+    assert ask(shared, "GET", "/v1/jobs")[0] == 200
 
 
-def test_a_body_that_is_no_text_is_refused(cluster: Cluster, running: int) -> None:
+def test_a_body_that_is_no_text_is_refused(shared: Cluster, running: int) -> None:
     """And so is one that is nested without end."""
     for body in (b'{"jobs":[{"key":"\xff"}]}', b"[" * 100_000):
-        status, _ = ask(cluster, "POST", "/v1/jobs", body)
+        status, _ = ask(shared, "POST", "/v1/jobs", body)
 
         assert status == 400
 
 
-def test_what_a_refused_job_brings_is_not_kept(cluster: Cluster, running: int) -> None:
+def test_what_a_refused_job_brings_is_not_kept(cluster: Cluster) -> None:
     """Its script is in no later commit."""
+    cluster.start_head()
     script = "#!/bin/sh\n" + "x" * 1_000_000
     changes = {"key": "big", "launch": "script", "script": script, "queue": "nowhere"}
     assert "error" in submit(cluster, changes)

@@ -6,15 +6,14 @@ import pytest
 
 from gsched.client import new_job
 from tests.support.cluster import Cluster, wait_until
+from tests.support.warm import Lender
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def cluster_of_one(cluster: Cluster) -> Cluster:
-    cluster.start_head()
-    cluster.start_node("n1", cpus=2)
-    return cluster
+def cluster_of_one(warm: Lender) -> Cluster:
+    return warm(cpus=2)
 
 
 def submit(cluster: Cluster, script: str, **more: object) -> int:

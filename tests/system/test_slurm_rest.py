@@ -5,6 +5,7 @@ import getpass
 import http.client
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,19 +49,28 @@ PATHS = {
 }
 
 
-@pytest.fixture
-def used(cluster: Cluster) -> Cluster:
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster with three jobs; the tests read."""
+    cluster = Cluster(tmp_path_factory.mktemp("used"), f"slurm-rest-{os.getpid()}")
     cluster.has_monitor = True
     cluster.web_settings = {"sample_period_s": 1}
-    cluster.start_head()
-    cluster.start_node("a")
+    try:
+        cluster.start_head()
+        cluster.start_node("a")
+        _use(cluster)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _use(cluster: Cluster) -> None:
     wait_until(lambda: is_ready(cluster), what="the monitor to be ready")
     for options in (["-A", "physics", "-l", "walltime=1:00:00"], ["-h"], ["-h", "-J", "0-3"]):
         done = run_command("gsub", *options, "--", "false", head=cluster.socket, cwd=cluster.jobs)
         assert done.status == 0, done.stderr
     run_command("gwait", "1", head=cluster.socket)
     wait_until(lambda: answer(cluster, "slurmdb/v0.0.44/accounts")["accounts"], what="its account")
-    return cluster
 
 
 def answer(cluster: Cluster, path: str, status: int = 200) -> dict[str, Any]:
