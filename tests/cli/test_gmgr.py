@@ -12,6 +12,7 @@ from tests.support.cluster import Cluster
 from tests.support.commands import Ran, run_command
 from tests.support.in_process import run_here
 from tests.support.users import made_users
+from tests.support.warm import Lender
 
 pytestmark = pytest.mark.timeout(240)
 NIGHT = (
@@ -150,8 +151,9 @@ def test_lists_grow_and_shrink_and_unset_lets_the_file_count(head: Cluster) -> N
     ],
 )
 def test_mistakes_are_told_and_change_nothing(
-    head: Cluster, words: tuple[str, ...], status: int, text: str
+    warm: Lender, words: tuple[str, ...], status: int, text: str
 ) -> None:
+    head = warm.head_only()
     before = gmgr(head, "print").stdout
     ran = run_here("gmgr", *words, head=head.socket)
 
@@ -178,7 +180,8 @@ def test_a_command_is_one_text_as_of_qmgr(head: Cluster) -> None:
     assert done(gmgr(head, "list", "night")) == listed
 
 
-def test_commands_of_standard_input_are_carried_out_all_or_none(head: Cluster) -> None:
+def test_commands_of_standard_input_are_carried_out_all_or_none(warm: Lender) -> None:
+    head = warm.head_only()
     text = "create night\n# a comment\nset night priority=3\nset none priority=3\n"
     assert "unknown queue 'none'" in gmgr(head, text=text).stderr
     assert "night" not in done(gmgr(head, "list"))
@@ -219,8 +222,9 @@ def test_who_may_not_use_a_queue_is_refused_with_a_sentence(process_marker: str)
         assert "allow_users" not in done(gmgr(cluster, "list", "night"))
 
 
-def test_a_refusal_names_the_line_and_nothing_was_done(head: Cluster) -> None:
+def test_a_refusal_names_the_line_and_nothing_was_done(warm: Lender) -> None:
     """All that cannot be read is told at once; what the head refuses is one command."""
+    head = warm.head_only()
     text = "create night\n# a comment\nset night priorty=1\n\nset night\nset night priority=2\n"
     wrong = gmgr(head, text=text)
     assert wrong.status == 2
@@ -246,7 +250,8 @@ def test_a_refusal_names_the_line_and_nothing_was_done(head: Cluster) -> None:
     assert "started = false" not in done(gmgr(head, "list", "batch"))
 
 
-def test_a_dry_run_asks_the_head(head: Cluster) -> None:
+def test_a_dry_run_asks_the_head(warm: Lender) -> None:
+    head = warm.head_only()
     assert done(gmgr(head, "-n", text="create night\nset night priority=2\n")) == ""
     assert "night" not in done(gmgr(head, "list"))
     refused = gmgr(head, "-n", text="create night\ncreate batch\ndelete other\n")

@@ -2,7 +2,9 @@
 
 import getpass
 import json
+import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,30 @@ from tests.support.users import made_users
 pytestmark = pytest.mark.timeout(240)
 
 
+TABLES = (
+    '[[queue]]\nname = "batch"\ntotal.max_running = 50\n'
+    '[[project]]\nname = "base"\nshares = 2\nusers = ["alice"]\n'
+)
+
+
 @pytest.fixture
 def head(cluster: Cluster) -> Cluster:
-    cluster.queues = (
-        '[[queue]]\nname = "batch"\ntotal.max_running = 50\n'
-        '[[project]]\nname = "base"\nshares = 2\nusers = ["alice"]\n'
-    )
+    cluster.queues = TABLES
     cluster.start_head()
     return cluster
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a head with objects, for commands that change nothing."""
+    cluster = Cluster(tmp_path_factory.mktemp("filled"), f"filled-{os.getpid()}")
+    cluster.queues = TABLES
+    try:
+        cluster.start_head()
+        fill(cluster)
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def gmgr(cluster: Cluster, *words: str) -> str:
@@ -99,16 +117,15 @@ def test_what_print_and_export_print_makes_the_same_objects(head: Cluster, tmp_p
     ],
 )
 def test_mistakes_with_objects_are_errors_and_change_nothing(
-    head: Cluster, words: str, text: str
+    filled: Cluster, words: str, text: str
 ) -> None:
-    fill(head)
-    before = gmgr(head, "print")
+    before = gmgr(filled, "print")
 
-    ran = run_here("gmgr", *words.split(), head=head.socket)
+    ran = run_here("gmgr", *words.split(), head=filled.socket)
 
     assert text.replace("`", "'") in ran.stderr
     assert "Traceback" not in ran.stderr
-    assert gmgr(head, "print") == before
+    assert gmgr(filled, "print") == before
 
 
 def test_a_project_goes_without_jobs_and_projects_below_it(head: Cluster) -> None:

@@ -35,13 +35,21 @@ class WarmClusters:
         self._loans += 1
         cluster = self._idle.pop(kind, None)
         if cluster is None:
-            marker = f"warm-{os.getpid()}-{self._loans}"
-            cluster = Cluster(self._directory / str(self._loans), marker)
+            cluster = self._start(kind)
+        cluster.jobs = cluster.directory / f"jobs{self._loans}"
+        cluster.jobs.mkdir()
+        return cluster
+
+    def _start(self, kind: Kind) -> Cluster:
+        marker = f"warm-{os.getpid()}-{self._loans}"
+        cluster = Cluster(self._directory / str(self._loans), marker)
+        try:
             cluster.start_head()
             if kind.cpus:
                 cluster.start_node("n1", cpus=kind.cpus, gpus=kind.gpus)
-        cluster.jobs = cluster.directory / f"jobs{self._loans}"
-        cluster.jobs.mkdir()
+        except BaseException:
+            cluster.stop()
+            raise
         return cluster
 
     def take_back(self, kind: Kind, cluster: Cluster) -> None:
