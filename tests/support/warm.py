@@ -3,7 +3,7 @@
 The start of head, node and launcher takes 0.2 s of CPU time. Each worker keeps one cluster of a
 kind and lends it to one test after the other. A test gets a directory for its jobs; the numbers of
 its jobs do not begin with 1. The jobs that it leaves are deleted. A cluster that is not as it was
-(a daemon has ended, a node is drained) is not lent again.
+(a daemon has ended, a node is drained, the head has dropped a message) is not lent again.
 """
 
 import os
@@ -61,10 +61,7 @@ class WarmClusters:
         is_kept = False
         try:
             _delete_jobs(cluster)
-            is_kept = cluster.is_alive() and all(
-                row.state == "up" and not row.drained and not row.windows
-                for row in cluster.head.nodes().nodes
-            )
+            is_kept = _is_as_it_was(cluster)
         except GschedError:
             pass  # the head does not answer
         finally:
@@ -107,6 +104,16 @@ class Lender:
     def logs(self) -> dict[str, str]:
         """Return the end of each log of these clusters, for the report of a failure."""
         return {name: text for _, each in self._lent for name, text in each.logs().items()}
+
+
+def _is_as_it_was(cluster: Cluster) -> bool:
+    """Return whether all daemons live, no node is closed, and no message was dropped."""
+    if not cluster.is_alive() or cluster.head.status().dropped:
+        return False
+    return all(
+        row.state == "up" and not row.drained and not row.windows
+        for row in cluster.head.nodes().nodes
+    )
 
 
 def _delete_jobs(cluster: Cluster) -> None:
