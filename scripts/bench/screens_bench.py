@@ -11,6 +11,7 @@ Example: scripts/bench/screens /tmp/screens --seconds 120
 
 import argparse
 import base64
+import getpass
 import pwd
 import signal
 import sys
@@ -85,7 +86,7 @@ def fill(made: World, nodes: int) -> dict[str, str]:
     night = ("--start", "22:00", "--duration", "6h", "--gpus", "16", "--users", "backup,list")
     run(made, "gres", "create", "nightly-evaluation", *night, "--recur", "weekdays")
     window = ("--from", "+3d", "--to", "+8h", "--reason", "new firmware")
-    run(made, "gnodes", "maintenance", "gpu[0100-0110]", *window)
+    run(made, "gnodes", "maintenance", f"gpu[{gpu_nodes - 20:04}-{gpu_nodes - 10:04}]", *window)
     whole = f"ppn={CPUS}:gpus={GPUS},walltime=48:0:0"
     first = [
         submit(made, user, 3, name=f"llama-{user}", resources=(f"nodes=4:{whole}",))[0]
@@ -114,6 +115,10 @@ def fill(made: World, nodes: int) -> dict[str, str]:
         soon = f"nodes=2:ppn={CPUS}:gpus={GPUS},walltime={hours - 1}:0:0"
         late: dict[str, Any] = {"deadline_after_s": 3600.0 * hours, "resources": (soon,)}
         submit(made, USERS[-1], name=f"camera-ready-{hours}h", **late)
+    mine: dict[str, Any] = {"deadline_after_s": 9 * 3600.0, "comment": "ablation without mixup"}
+    mine |= {"mail_points": "ae", "arguments": ("--lr", "3e-4", "--out", "runs/of this week")}
+    one = {"resources": ("nodes=1:ppn=8:gpus=1,mem=64gb,walltime=8:00:00",)}
+    own = submit(made, getpass.getuser(), name="ablation", kind="resnet152", **mine, **one)
     begin_s = int(time.time()) - 86400
     return {
         "queue": "/",
@@ -131,6 +136,7 @@ def fill(made: World, nodes: int) -> dict[str, str]:
         "report": f"/v1/report.html?since={begin_s}&until={begin_s + 86400}&form=daily",
         "reports": "/reports",
         "submit": "/submit",
+        "submit-again": f"/submit?from={short_job_id(own[0])}",
     }
 
 

@@ -62,6 +62,9 @@ def test_rows_are_those_that_jobs_are_subject_to(site: Cluster) -> None:
 
     assert ("project bio", "max_gpus") not in rows("-u", getpass.getuser())
     assert {("project bio", "max_gpus"), ("each user", "max_running")} <= rows("-u", "other")
+    of_stranger = rows("-u", "stranger")  # who is in no project
+    assert ("each user", "max_running") in of_stranger
+    assert not any(getpass.getuser() in limit_of for limit_of, _ in of_stranger)
     assert ("queue batch", "max_cpus") in rows("-A", "ai", "-q", "batch")
     assert ("project bio", "max_gpus") not in rows("-A", "ai")
     assert ("queue batch", "max_cpus") not in rows("-q", "night")

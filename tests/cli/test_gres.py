@@ -63,6 +63,15 @@ def test_a_new_end_counts_from_the_beginning_that_is_kept(two_nodes: Cluster) ->
     assert "duration = 03:30:00" in run(two_nodes, "gres", "show", "course").stdout, moved.stderr
 
 
+def test_where_one_of_several_is_unknown_none_is_changed(two_nodes: Cluster) -> None:
+    create(two_nodes, "course", "--nodes", "n1", "--users", ME)
+    for words in (("delete",), ("alter", "--end", "+9h")):
+        refused = run(two_nodes, "gres", words[0], "course", "nope", *words[1:])
+        assert refused.status != 0
+        assert "unknown reservation 'nope'" in refused.stderr
+    assert "duration = 04:00:00" in run(two_nodes, "gres", "show", "course").stdout
+
+
 def test_a_dry_run_changes_nothing(two_nodes: Cluster) -> None:
     shown = create(two_nodes, "course", "--nodes", "1", "--users", ME, "--dry-run")
 

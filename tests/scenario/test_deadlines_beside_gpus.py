@@ -175,6 +175,8 @@ def test_no_deadline_is_expected_of_a_job_without_gpus_that_waits_for_a_limit() 
     assert isinstance(first, int)
     assert "cannot predict whether the deadline" in message
     assert "CPUs, the limit of user alice" in message
+    endless = site.insists("select=1:ncpus=1", 1800.0, training=ELASTIC)
+    assert "CPUs, the limit of user alice" in refused(endless)
     assert (site.state(queued), seen.deadline_s) == ("queued", site.job(queued).spec.deadline_s)
     assert seen.meets_deadline is None
     site.run_for(610.0)

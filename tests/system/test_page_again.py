@@ -220,8 +220,13 @@ def test_a_name_of_blanks_is_refused_as_any_other_that_is_no_word(
 def test_the_form_tells_what_a_deadline_is_repeated_without(
     cluster: Cluster, browser: Browser
 ) -> None:
+    """And whether the new job can meet it, where it is only checked."""
     job, other = gsub(cluster, "--deadline", "8h", "job.sh"), gsub(cluster, "job.sh")
-    assert "--reject-if-late" in browser.get(f"/submit?from={job}").text
+    page = browser.get(f"/submit?from={job}")
+    assert "--reject-if-late" in page.text
+    checked = browser.post("/submit", fields_of(page) | {"check": "1"})
+    assert "annot predict whether the deadline" in checked.text
+    assert f"Submit job {job} again" in checked.text
     assert "--reject-if-late" not in browser.get(f"/submit?from={other}").text
 
 

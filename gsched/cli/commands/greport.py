@@ -210,7 +210,8 @@ def _print_usage(reply: UsageReply, *, as_csv: bool, as_json: bool, color: str) 
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(reply.rows))
     else:
-        columns = (Column(reply.by.capitalize(), style="bold", least=8), *COLUMNS)
+        title = "GPU type" if reply.by == "gpu-type" else reply.by.capitalize()
+        columns = (Column(title, style="bold", least=8), *COLUMNS)
         print_table(columns, table_rows(reply.rows), color=color)
 
 

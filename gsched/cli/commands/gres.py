@@ -156,6 +156,8 @@ def _change(
     if not names or (verb == "create" and len(names) > 1):
         wanted = "NAME" if verb == "create" else "NAME..."
         raise UsageError(f"{verb}: one name is needed", hint=f"gres {verb} {wanted}")
+    if len(names) > 1:
+        _named(head.reservations(), names)  # none is changed where one is unknown
     clock_s = SystemClock().wall_s()
     begins = _kept_begins(head, flags) if verb == "alter" else {}
     terms = _terms(flags, clock_s, begins.get(names[0]))

@@ -261,7 +261,7 @@ def concluded(
         why = RUN_TIME_UNKNOWN
         return Forecast(start_s=start_s, interval=interval, start_unknown=unknown, why=why)
     if start_s is None:
-        why = "its start time cannot be predicted"
+        why = inquiry.limit or "its start time cannot be predicted"
         return Forecast(interval=interval, start_unknown=unknown, why=why)
     first_step_s = start_s + expected_startup_s(spec, size, state)
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)

@@ -73,8 +73,8 @@ def _filter_of(wanted: Party, settings: Settings) -> Callable[[Scope], bool]:
 
     def applies(scope: Scope) -> bool:
         parts = _parts(scope)
-        if projects is not None and parts.get("project", next(iter(projects), "")) not in projects:
-            return "project" not in parts
+        if projects is not None and "project" in parts and parts["project"] not in projects:
+            return False
         return all(not name or parts.get(kind, name) == name for kind, name in named.items())
 
     return applies

@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from gsched.cli.submit.deadline import planned_words
 from gsched.cli.times import format_start, local_times
 from gsched.errors import GschedError, HeadUnreachableError, InvalidRequestError
 from gsched.protocol.api import StatusReply
@@ -88,7 +89,7 @@ class SubmitPage:
             "submit.html",
             viewer,
             status=200 if error is None else status_of(error),
-            title="Submit a job",
+            title=f"Submit job {fields['from']} again" if fields["from"] else "Submit a job",
             here="/submit",
             fields=fields,
             queues=self._queues,
@@ -124,6 +125,8 @@ class SubmitPage:
         now_s = self._model.clock.wall_s()
         starts = local_times(format_start(result.start, result.predicted_start_s, now_s=now_s))
         words = f"The head would accept this job. Expected start: {starts or 'unknown'}."
+        if planned := planned_words(result, now_s=now_s):
+            words += f" {planned[:1].upper()}{planned[1:]}."
         left_out = () if again is None else again.left_out.values()
         warnings = (each for each in result.warnings if each not in left_out)
         return await self._page(viewer, fields, notes=(words, *warnings), again=again)
