@@ -83,7 +83,11 @@ def _methods(request: web.Request) -> str:
     return ",".join(sorted({route.method for resource in named for route in resource}))
 
 
-def _check_query(request: web.Request) -> None:
+#: What is below these paths refuses a query itself, in the form of another API.
+OTHER_FORMS: Final = ("/slurm/", "/slurmdb/")
+
+
+def check_query(request: web.Request) -> None:
     """Check that no field of the query is stated twice: one of them would not count.
 
     Raises:
@@ -105,7 +109,8 @@ async def errors(
     """Turn errors into answers; an unknown one is our fault: logged, told without details."""
     source = getattr(handler, "__qualname__", "a request")
     try:
-        _check_query(request)
+        if not request.path.startswith(OTHER_FORMS):
+            check_query(request)
         return await handler(request)
     except GschedError as error:
         return refusal(error)

@@ -294,6 +294,9 @@ def test_arguments_select_jobs(used: Cluster) -> None:
 
 def test_an_error_has_the_fields_that_the_schema_requires(used: Cluster) -> None:
     assert answer(used, "slurm/v0.0.44/job/99", 404)["jobs"] == []
+    twice = answer(used, "slurm/v0.0.44/nodes?flags=DETAIL&flags=DETAIL", 400)
+    assert twice["nodes"] == []
+    assert "the query states 'flags' 2 times" in twice["errors"][0]["description"]
     found = answer(used, "slurm/v0.0.44/nodes?flags=WRONG", 400)
     assert found["nodes"] == []
     assert "unknown value 'WRONG'; valid values: ALL, DETAIL" in found["errors"][0]["description"]

@@ -77,8 +77,8 @@ def test_a_field_of_a_query_that_is_stated_twice_is_refused() -> None:
     async def handler(_: web.Request) -> web.StreamResponse:
         return web.Response()
 
-    async def status(query: str) -> tuple[int, str]:
-        response = await errors(make_mocked_request("GET", f"/v1/history?{query}"), handler)
+    async def status(query: str, path: str = "/v1/history") -> tuple[int, str]:
+        response = await errors(make_mocked_request("GET", f"{path}?{query}"), handler)
         assert isinstance(response, web.Response)
         return response.status, response.text or ""
 
@@ -86,3 +86,5 @@ def test_a_field_of_a_query_that_is_stated_twice_is_refused() -> None:
     refused, words = asyncio.run(status("since=&since=3"))
     assert refused == 400
     assert "the query states 'since' 2 times" in words
+    of_slurm = "/slurmdb/v0.0.44/jobs/"  # refused there, in Slurm's form
+    assert asyncio.run(status("users=a&users=b", of_slurm)) == (200, "")

@@ -25,7 +25,7 @@ from gsched.errors import (
     NotPermittedError,
 )
 from gsched.model import limits
-from gschedd.http.answers import refusal
+from gschedd.http.answers import OTHER_FORMS, refusal
 from gschedd.monitor.hosts import HostNames
 from gschedd.monitor.link import refusal_of
 from gschedd.monitor.model import ReadModel
@@ -66,7 +66,7 @@ PAGES: Final = (
 )
 
 #: Requests to these addresses are answered with JSON, whoever sends them.
-_OF_PROGRAMS: Final = ("/v1/", "/slurm/")
+_OF_PROGRAMS: Final = ("/v1/", *OTHER_FORMS)
 
 Form = Mapping[str, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -21,7 +21,7 @@ from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.protocol import api, job_rows, node_rows
 from gsched.protocol.queues import Objects, ObjectsReply
 from gsched.protocol.reservations import ReservationsReply
-from gschedd.http.answers import answer
+from gschedd.http.answers import answer, check_query
 from gschedd.monitor.model import ReadModel
 from gschedd.monitor.slurm import limits
 from gschedd.monitor.slurm import records as r
@@ -204,6 +204,7 @@ class SlurmRoutes:
         viewer: Viewer | None = None
         try:
             viewer = await self._viewer(request)
+            check_query(request)
             _check_words(request.query, endpoint.words)
             query = _Query(viewer=viewer, version=version, name=name, arguments=request.query)
             content = await endpoint.handler(query)
