@@ -2,10 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,47 @@ def test_a_program_whose_interpreter_would_be_another_is_no_fork() -> None:
         assert (process.returncode, stdout.split()[:1]) == (0, ["gstat"])
         kinds.append(isinstance(process, forks.Forked))
     assert kinds == [not os.environ.get("GSCHED_TEST_NO_FORKS"), False, False]
+
+
+class TimeOutError(Exception):
+    """Stands for the time-out of a test, which a signal brings."""
+
+
+def interrupted(server: forks.ForkServer, work: Callable[[], object]) -> None:
+    """Begin some work that the server does, and leave it before the answer comes."""
+
+    def give_up(*_: object) -> None:
+        raise TimeOutError
+
+    before = signal.signal(signal.SIGUSR1, give_up)
+    os.kill(server.pid, signal.SIGSTOP)
+    late = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+    late.start()
+    try:
+        with pytest.raises(TimeOutError):
+            work()
+    finally:
+        late.join()
+        os.kill(server.pid, signal.SIGCONT)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_time_out_before_an_answer_spoils_no_later_process(tmp_path: Path) -> None:
+    """One test that was too slow made all later ones of its worker fail."""
+    server = forks.ForkServer(sys.executable, ["json"])
+    program = tmp_path / "program.py"
+    program.write_text("import sys; sys.exit(int(sys.argv[1]))")
+
+    def start(code: int) -> forks.Forked:
+        return forks.Forked(["python", str(program), str(code)], server=server)
+
+    interrupted(server, lambda: start(3))
+    first, second = start(4), start(5)
+    select.select([first._pidfd], [], [], PATIENCE_S)
+    interrupted(server, first.wait)
+
+    assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (4, 5)
+    server.close()
 
 
 @pytest.mark.root

@@ -1,13 +1,13 @@
 """Runs programs in forks of a process that has imported what they import.
 
 ``python fork_server.py CHANNEL PADDING MODULE...`` imports the modules and serves requests, each
-one message of the socket CHANNEL: ``{"start": ...}`` with three standard streams, answered by a
-process id; or ``{"end": pid}``, of a process that has ended, answered by its wait status and its
-seconds of CPU time. A module whose name ends with ``!`` is forgotten again, with all below it: a
-fork that runs it executes it once more, as ``python -m`` does, and finds in memory all that it
-imports. A fork that starts one of the modules (``gsched up`` a daemon, the head a worker) gets a
-fork of itself (`Daemons`). The environment must hold what the modules read at their import
-(``OMP_NUM_THREADS``).
+one message of the socket CHANNEL with a ``number``, which is in the answer: ``{"start": ...}`` with
+three standard streams, answered by a process id; or ``{"end": pid}``, of a process that has ended,
+answered by its wait status and its seconds of CPU time. A module whose name ends with ``!`` is
+forgotten again, with all below it: a fork that runs it executes it once more, as ``python -m``
+does, and finds in memory all that it imports. A fork that starts one of the modules (``gsched up``
+a daemon, the head a worker) gets a fork of itself (`Daemons`). The environment must hold what the
+modules read at their import (``OMP_NUM_THREADS``).
 """
 
 import atexit
@@ -45,6 +45,7 @@ HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal
 
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Serve requests; return None at their end, and in a fork what it is to run."""
+    ended: dict[int, tuple[int, float]] = {}
     while True:
         message, streams, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
         if not message:
@@ -59,9 +60,11 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
                 os.close(stream)
             answer = pid
         else:
-            _, answer, used = os.wait4(request["end"], 0)
-            cpu_s = used.ru_utime + used.ru_stime
-        channel.send(json.dumps((answer, cpu_s)).encode())
+            with contextlib.suppress(ChildProcessError):  # a time-out came before the last answer
+                pid, status, used = os.wait4(request["end"], 0)
+                ended[pid] = status, used.ru_utime + used.ru_stime
+            answer, cpu_s = ended[request["end"]]
+        channel.send(json.dumps((request["number"], answer, cpu_s)).encode())
 
 
 class Daemons(subprocess.Popen[Any]):

@@ -80,6 +80,7 @@ class ForkServer:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         environment.pop(MARKER, None)  # it is of no single test
         self._turn = threading.Lock()
+        self._number = 0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -93,16 +94,28 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
-    def ask(self, request: object, streams: Sequence[int] = ()) -> tuple[int, float]:
-        """Return the server's answer to a request: a number, and seconds of CPU time."""
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, object], streams: Sequence[int] = ()) -> tuple[int, float]:
+        """Return the server's answer to a request: a number, and seconds of CPU time.
+
+        The time-out of a test may come before the answer, which then is not that of the next one.
+        """
         with self._turn:
-            socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
-            answer = self._channel.recv(MESSAGE_BYTES)
-            if not answer:
-                output, _ = self._process.communicate()
-                raise RuntimeError(f"the server of forks has ended:\n{output}")
-            number, cpu_s = json.loads(answer)
-            return number, cpu_s
+            self._number += 1
+            message = json.dumps({**request, "number": self._number}).encode()
+            socket.send_fds(self._channel, [message], streams)
+            while True:
+                answer = self._channel.recv(MESSAGE_BYTES)
+                if not answer:
+                    output, _ = self._process.communicate()
+                    raise RuntimeError(f"the server of forks has ended:\n{output}")
+                number, found, cpu_s = json.loads(answer)
+                if number == self._number:
+                    return found, cpu_s
 
     def start(
         self,

@@ -4,9 +4,11 @@ Each of these jobs is an ordinary program; none may hang, lose its recordings, o
 """
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -149,17 +151,21 @@ def test_long_recordings_are_not_held_against_a_job(shared_gpu: Make) -> None:
     assert gpu_counters(gpu)["overlaps"] == gpu_counters(gpu)["demotions"] == 0
 
 
-def test_a_job_that_records_leaves_the_gpu_to_others(shared_gpu: Make) -> None:
+def test_a_job_that_records_leaves_the_gpu_to_others(shared_gpu: Make, tmp_path: Path) -> None:
     """Nothing of it runs: a high job yields, and has the token again when it launches."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
     gpu = shared_gpu()
     high, low = pair(gpu)
     assert high.call("cuda.launch(10)") == 0
-    high.send("cuda.capture(100, 50, hook=lambda: time.sleep(2.0))[0]")
-    time.sleep(0.2)
+    records = f"open({str(begun)!r}, 'w').close()"
+    waits = f"any(os.path.exists({str(go)!r}) or time.sleep(0.01) for _ in range(6000))"
+    high.send(f"cuda.capture(100, 50, hook=lambda: [{records}, {waits}])[0]")
+    wait_until(begun.exists)
 
-    begun_s = time.monotonic()
     assert low.call("cuda.launch(10) or cuda.synchronize()") == 0
-    assert time.monotonic() - begun_s < 1.0
+    assert high.process.stdout is not None
+    assert not select.select([high.process.stdout], [], [], 0.0)[0], "it records still"
+    go.touch()
     assert high.receive() == [0, 0, 0, 0]
 
 

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.cluster import Cluster, wait_until
@@ -31,10 +32,10 @@ class Site:
         self.cluster = Cluster(directory / "c", f"health-{uuid.uuid4().hex}")
         self.cluster.start_head()
 
-    def start(self, when: str) -> None:
+    def start(self, when: str, timeout_s: int = 60) -> None:
         self.cluster.node_tables = (
             f'[[node.health_check]]\nname = "disk"\nprogram = "{self.program}"\n'
-            f'interval_s = 1\ntimeout_s = 2\nwhen = "{when}"\n'
+            f'interval_s = 1\ntimeout_s = {timeout_s}\nwhen = "{when}"\n'
         )
         self.cluster.start_node("n1", cpus=2)
 
@@ -53,7 +54,13 @@ class Site:
         (self.directory / "new").rename(self.directory / "health")
 
     def does(self, script: str) -> None:
-        (self.directory / "do").write_text(script)
+        (self.directory / "do.new").write_text(script)
+        (self.directory / "do.new").rename(self.directory / "do")
+
+    def checks(self) -> list[int]:
+        """Return the processes that run the check."""
+        every = psutil.process_iter(["cmdline"])
+        return [each.pid for each in every if str(self.program) in (each.info["cmdline"] or ())]
 
     def run(self, *words: str) -> str:
         return run_command(*words, head=str(self.cluster.socket), cwd=self.cluster.jobs).stdout
@@ -96,7 +103,7 @@ def test_a_check_that_fails_closes_the_node_until_it_passes(site: Site) -> None:
 
 def test_a_check_that_hangs_has_failed(site: Site) -> None:
     site.does("sleep 100")
-    site.start("any")
+    site.start("any", timeout_s=2)
 
     wait_until(lambda: "did not end within 2 s" in site.node(), what="the time-out")
 
@@ -105,7 +112,8 @@ def test_a_check_for_idle_nodes_does_not_run_beside_a_job(site: Site) -> None:
     site.start("idle")
     wait_until(lambda: "health_disk = passed" in site.node(), what="the first result")
     job = site.run("gsub", "--", "sleep", "60").strip()
-    wait_until(lambda: " R " in site.run("gstat", job).replace("\t", " "), what="its start")
+    site.cluster.wait_for_start(job)
+    wait_until(lambda: not site.checks(), what="the end of a check that had begun")
     site.does("exit 1")
     (site.directory / "calls").unlink()
 

@@ -54,7 +54,8 @@ class Site:
 
     def does(self, stage: str, script: str) -> None:
         """Let one of the programs do something."""
-        (self.directory / f"do.{stage}").write_text(script)
+        (self.directory / "new").write_text(script)
+        (self.directory / "new").rename(self.directory / f"do.{stage}")
 
     def does_nothing(self, stage: str) -> None:
         (self.directory / f"do.{stage}").unlink()

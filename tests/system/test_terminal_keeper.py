@@ -195,10 +195,10 @@ def test_what_is_typed_faster_than_it_is_read_is_bounded(launcher: Launcher, job
 
 
 def test_a_session_that_nobody_uses_is_hung_up(launcher: Launcher, job: int) -> None:
-    user = start(launcher, job, detach_timeout_s=1.0)
+    user = start(launcher, job, detach_timeout_s=3.0)
     user.type("echo here\n")
     user.until("here")
-    time.sleep(1.5)  # attached, so the time does not run
+    time.sleep(3.5)  # attached, so the time does not run
     user.type("echo st''ill\n")
     user.until("still")
     user.close()
@@ -209,15 +209,13 @@ def test_a_session_that_nobody_uses_is_hung_up(launcher: Launcher, job: int) -> 
 
 def test_a_stop_hangs_the_shell_up_and_says_so(launcher: Launcher, job: int) -> None:
     """An interactive shell ignores TERM: it must not take until KILL."""
-    user = start(launcher, job, ["/bin/bash", "--norc", "-i"], grace_s=20.0)
+    user = start(launcher, job, ["/bin/bash", "--norc", "-i"], grace_s=600.0)
     user.type("echo re''ady\n")
     user.until("ready")
-    begun_s = time.monotonic()
-    launcher._order(f"{job}.1", {"do": "stop", "reason": "delete", "grace_s": 20})
+    launcher._order(f"{job}.1", {"do": "stop", "reason": "delete", "grace_s": 600})
     record = launcher.exit(job)
 
-    assert time.monotonic() - begun_s < 15
-    assert record["stop_reason"] == "delete"
+    assert (record["stop_reason"], record["signal"]) == ("delete", signal.SIGHUP)
     user.ended()
     assert user.notes == ["the job is being stopped"]
 
