@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 
 #: Seconds after which a test is stuck, where the test does not say it itself. They are no
 #: measure of speed: a machine that does ten other things at once must pass, too.
-TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60, "stateful": 120}
+TIMEOUTS_S = {"unit": 60, "contract": 120, "scenario": 120, "stateful": 240}
 #: Seconds of a test whose file is not in seconds.json (`scripts/test_times.py --record`).
 USUAL_S = {"system": 3.0, "interop": 3.0, "sim": 1.0, "cli": 0.5}
 PROFILE = os.environ.get("GSCHED_TEST_PROFILE", "fast")

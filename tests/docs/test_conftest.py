@@ -171,7 +171,7 @@ def test_it(request):
 """
 
 
-@pytest.mark.parametrize(("profile", "seconds"), [("fast", 120), ("ci", 120), ("night", 2400)])
+@pytest.mark.parametrize(("profile", "seconds"), [("fast", 240), ("ci", 240), ("night", 4800)])
 def test_more_examples_have_more_time(project: Path, profile: str, seconds: int) -> None:
     """And a busy machine, on which examples are made slowly, is none of the code's faults."""
     ran = run_tests(project, "stateful", PATIENCE, "-rP", profile=profile)
