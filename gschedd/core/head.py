@@ -390,8 +390,9 @@ class Head:
         if not self.state.targets and not self.state.claims:
             return NOTHING
         assigner = Assigner(self.state, self.settings, now_s, self.model)
-        starts = claimed_starts(self.state, self.settings, assigner, now_s)
-        return self._advance([*arrivals(self.state, assigner, now_s), *starts], "cycle")
+        moved = self._advance([*arrivals(self.state, assigner, now_s)], "cycle")
+        starts = [*claimed_starts(self.state, self.settings, assigner, now_s)]
+        return together([moved, self._advance(starts, "cycle")])
 
     def _vacate(self, now_s: float) -> Iterator[Step]:
         """Let jobs leave nodes that are drained for good, as many as may move at once."""

@@ -265,6 +265,22 @@ def test_a_claim_outlasts_a_head_or_gnode_that_is_away(away: str) -> None:
     assert (here.state(low), ways(here, low)) == ("running", ["requeue"])
 
 
+def test_two_jobs_do_not_start_on_what_was_left_for_one_of_them() -> None:
+    """More is left than the first one needs, and less than both; another job has not left yet."""
+    here = world(gpus=0)
+    stays = Program(runs_s=1e6, ignores_term=True)
+    quick = here.submit("ncpus=10", program=stays, qos="low", grace_s=5.0)
+    slow = here.submit("ncpus=6", program=stays, qos="low", grace_s=30.0)
+    here.run_until(100)
+    first = here.submit("ncpus=7", program=LONG, by=BOB, qos="high")
+    second = here.submit("ncpus=6", program=LONG, by=BOB, qos="high")
+    here.run_until(300)
+
+    assert ways(here, quick, slow) == ["requeue", "requeue"]
+    assert here.started_s(first) == pytest.approx(105, abs=3)
+    assert here.started_s(second) == pytest.approx(130, abs=3)
+
+
 def test_a_claim_ends_with_the_waiting_job() -> None:
     """What was vacated is anybody's then."""
     here = world(gpus=1)

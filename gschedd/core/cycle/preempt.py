@@ -28,7 +28,7 @@ from gschedd.plan.preemption import (
     Preemption,
 )
 from gschedd.plan.snapshot import JobClass, Wait
-from gschedd.plan.space import Spaces
+from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.validate import covers
 from gschedd.plan.windows import barred, without
 
@@ -291,11 +291,13 @@ def claimed_starts(
     state: State, settings: Settings, assigner: Assigner, now_s: float
 ) -> Iterator[f.AttemptAssigned | f.ClaimEnded]:
     """Yield the starts of jobs whose allocations others have left; claims that have ended, too."""
+    spaces: dict[str, FreeNode] = {}  # what these starts leave
     for job in state.claims.values():
         claim, queue = job.claim, settings.queues.get(job.spec.queue)
         assert claim is not None, "it has one"
         nodes = {share.node for share in claim.allocation} & state.nodes.keys()
-        owned = Spaces({name: owned_space(state, state.nodes[name]) for name in nodes})
+        spaces |= {n: owned_space(state, state.nodes[n]) for n in nodes - spaces.keys()}
+        owned = Spaces({name: spaces[name] for name in nodes})
         left = without(owned, barred(state.windows(now_s), now_s, job.spec.walltime_s))
         request, reason = job.spec.request, ""
         if queue is None or not queue.started or not settings.scheduling:
@@ -304,6 +306,7 @@ def claimed_starts(
             names = ", ".join(map(short_job_id, claim.jobs[:MAX_NAMED]))
             why = f"job{'s' * (len(claim.jobs) > 1)} {names} gave way"
             yield assigner.assign(job, claim.allocation, why)
+            spaces |= {each.node: take(spaces[each.node], each) for each in claim.allocation}
         elif not covers(request, claim.allocation, owned):
             reason = "a window begins there"
         if reason:
