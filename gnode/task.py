@@ -37,16 +37,18 @@ class TaskRecord:
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
+    _names: ClassVar[frozenset[str]] = frozenset()
     _defaults: ClassVar[dict[str, object]] = {}
 
     def __init_subclass__(cls) -> None:
         own = vars(cls).get("__annotations__", {})
         cls.fields = (*cls.fields, *own)
+        cls._names = frozenset(cls.fields)
         cls._defaults = cls._defaults | {name: vars(cls)[name] for name in own if name in vars(cls)}
 
     def __init__(self, **values: object) -> None:
         self.__dict__ = self._defaults | values
-        if self.__dict__.keys() != frozenset(self.fields):
+        if self.__dict__.keys() != self._names:
             raise TypeError(f"{type(self).__name__} has fields {self.fields}, not {tuple(values)}")
 
 

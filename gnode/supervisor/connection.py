@@ -20,9 +20,10 @@ class Connection:
     Attributes:
         keeps: the other side makes exit records durable, and says of which attempts it has.
         unkept: those of which it was told and has not said so, with when (CLOCK_MONOTONIC).
+        waits: it is waited for until the socket takes what is left to send.
     """
 
-    __slots__ = ("_received", "_socket", "_unsent", "keeps", "unkept")
+    __slots__ = ("_received", "_socket", "_unsent", "keeps", "unkept", "waits")
 
     def __init__(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)  # noqa: FBT003 - the socket's own signature
@@ -31,6 +32,12 @@ class Connection:
         self._unsent = bytearray()
         self.keeps = False
         self.unkept: dict[str, float] = {}
+        self.waits = False
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether something is left to send."""
+        return bool(self._unsent)
 
     def peer_uid(self) -> int:
         """Return the uid that the kernel saw when the other side connected."""

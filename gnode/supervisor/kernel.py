@@ -54,6 +54,8 @@ _fallocate = getattr(_libc, "fallocate64", _libc.fallocate)
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_prctl_text = _libc["prctl"]  # another object, with other types
+_prctl_text.argtypes = [ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3]
 
 
 def _checked(result: int, call: str) -> int:
@@ -80,8 +82,7 @@ def forbid_new_privileges() -> None:
 
 def set_name(name: bytes) -> None:
     """Show ``name`` (its first 15 bytes) for this process in ps and top."""
-    buffer = ctypes.create_string_buffer(name)
-    _prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
+    _prctl_text(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def drop_capabilities_for_good() -> None:

@@ -169,15 +169,17 @@ class Launcher:
             connection.put(message)
 
     def _flush(self, connection: Connection) -> None:
-        if connection.fileno() < 0:
+        if connection.fileno() < 0 or not connection.has_unsent:
             return
         try:
-            unsent = connection.flush()
+            waits = connection.flush()
         except ConnectionLostError as error:
             self._drop(connection, str(error))
             return
-        interest = select.EPOLLIN | (select.EPOLLOUT if unsent else 0)
-        self._epoll.modify(connection.fileno(), interest)
+        if waits != connection.waits:
+            connection.waits = waits
+            interest = select.EPOLLIN | (select.EPOLLOUT if waits else 0)
+            self._epoll.modify(connection.fileno(), interest)
 
     def _drop(self, connection: Connection, why: str) -> None:
         if why != "closed":
@@ -199,10 +201,14 @@ class Launcher:
             return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
         directory = f"{self._state}/attempts/{name}"
         try:
-            os.close(trust.open_file(f"{directory}/{spool.TASK}"))
+            opened = spool.open_task(directory)
         except OSError as error:
             return {"failed": name, "message": f"cannot use the task: {error}"}
-        return self._start(name, directory, fresh=False, confined=confined)
+        try:
+            return self._start(name, directory, opened, fresh=False, confined=confined)
+        finally:
+            for fd in opened:
+                os.close(fd)
 
     def _clean(self, name: str) -> None:
         """Have removed what the container of an attempt without a supervisor has left."""
@@ -237,10 +243,18 @@ class Launcher:
         self._epilogs[pid] = name
 
     def _start(
-        self, name: str, directory: str, *, fresh: bool, confined: bool = False
+        self,
+        name: str,
+        directory: str,
+        opened: tuple[int, int] | None = None,
+        *,
+        fresh: bool,
+        confined: bool = False,
     ) -> dict[str, object]:
         try:
-            worker, is_new = self._pool.start(name, directory, fresh=fresh, confined=confined)
+            worker, is_new = self._pool.start(
+                name, directory, opened, fresh=fresh, confined=confined
+            )
         except OSError as error:
             message = f"cannot fork: {reason(error)}"
             return {"failed": name, "message": message, "errno": error.errno or 0}

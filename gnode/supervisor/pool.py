@@ -9,9 +9,11 @@ It does not flush the exit record itself: the launcher and gnode do, for many at
 if the launcher is gone, or goes before it has told of the next attempt, nobody else may.
 """
 
+import array
 import os
 import signal
 import socket
+import struct
 import sys
 from typing import NoReturn
 
@@ -26,6 +28,9 @@ _NAME_BYTES_MAX = 64
 _DONE, _FOREIGN = b"D", b"F"
 _ANSWER_BYTES_MAX = 1 << 15  # longer records are read from the journal
 _CHANNEL_FD = 3
+_RIGHTS = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+_FDS = struct.Struct("ii")
+_FDS_SPACE = socket.CMSG_SPACE(_FDS.size)
 
 
 class PooledSupervisor:
@@ -64,13 +69,21 @@ class SupervisorPool:
         self._idle_confined: list[PooledSupervisor] = []
 
     def start(
-        self, name: str, directory: str, *, fresh: bool, confined: bool = False
+        self,
+        name: str,
+        directory: str,
+        opened: tuple[int, int] | None = None,
+        *,
+        fresh: bool,
+        confined: bool = False,
     ) -> tuple[PooledSupervisor, bool]:
         """Give an attempt to a supervisor; return it and whether it is a new process.
 
         Args:
             name: of the attempt.
             directory: its spool.
+            opened: what `spool.open_task` has returned for it, which the supervisor gets: it need
+                not be looked at twice. The caller closes it.
             fresh: fork, even if a supervisor is idle.
             confined: nothing that the supervisor starts may gain rights, so it gives them up
                 itself; it is not used for other attempts any more.
@@ -79,10 +92,10 @@ class SupervisorPool:
             OSError: no process can be forked.
         """
         while not fresh and (worker := self._take_idle(confined=confined)):
-            if self._send(worker, name, directory, confined=confined):
+            if self._send(worker, name, directory, opened, confined=confined):
                 return worker, False
         worker = self._fork()
-        self._send(worker, name, directory, confined=confined)
+        self._send(worker, name, directory, opened, confined=confined)
         return worker, True
 
     def take_library(self, path: str) -> None:
@@ -108,11 +121,21 @@ class SupervisorPool:
             return self._idle_confined.pop()
         return self._idle.pop() if self._idle else None
 
-    def _send(self, worker: PooledSupervisor, name: str, directory: str, *, confined: bool) -> bool:
+    def _send(
+        self,
+        worker: PooledSupervisor,
+        name: str,
+        directory: str,
+        opened: tuple[int, int] | None,
+        *,
+        confined: bool,
+    ) -> bool:
         rules = self._around.rules
         words = f"{int(rules.allow_root)} {rules.uid_min} {int(confined)}"
+        request = os.fsencode(f"{name}\0{directory}\0{words}")
+        fds = [] if opened is None else [(*_RIGHTS, _FDS.pack(*opened))]
         try:
-            worker.channel.send(os.fsencode(f"{name}\0{directory}\0{words}"))
+            worker.channel.sendmsg([request], fds)
         except OSError:  # it was killed while it was idle: the reaper hears of it
             return False
         worker.confined = worker.confined or confined
@@ -194,27 +217,41 @@ def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
         os._exit(status)
 
 
+def _receive(channel: socket.socket) -> tuple[bytes, tuple[int, int] | None]:
+    """Return a request of the launcher, and the descriptors that came with it, if they did."""
+    request, ancillary, _, _ = channel.recvmsg(8192, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == _RIGHTS and len(data) == _FDS.size:
+            place, fd = _FDS.unpack(data)
+            return request, (place, fd)
+        for fd in array.array("i", data):  # there was no room for both: it opens them itself
+            os.close(fd)
+    return request, None
+
+
 def _serve(around: Surroundings) -> None:
     own = supervise.SupervisorIdentity()
-    last = ""
+    channel = socket.socket(fileno=_CHANNEL_FD)
+    last, known_rules = "", b""
     while True:
         kernel.set_name(b"gsv idle")
-        request = os.read(_CHANNEL_FD, 8192)
+        request, opened = _receive(channel)
         if not request:
             spool.keep_exit(last)  # the launcher may not have passed it on
             return
         name, directory, rules = request.split(b"\0")
-        allow_root, uid_min, confined = map(int, rules.split())
-        # They may have changed since this process was forked: gnode is configured anew.
-        around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
-        if confined and not around.confined:
-            kernel.forbid_new_privileges()
-            around.confined = True
+        if rules != known_rules:  # since the last attempt, or since this process was forked
+            known_rules = rules
+            allow_root, uid_min, confined = map(int, rules.split())
+            around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
+            if confined and not around.confined:
+                kernel.forbid_new_privileges()
+                around.confined = True
         kernel.set_name(b"gsv " + name)
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
             pass
-        ended = supervise.run(os.fsdecode(directory), around, own)
+        ended = supervise.run(os.fsdecode(directory), around, own, opened)
         last = "" if ended is None else os.fsdecode(directory)
         answer = _FOREIGN if ended is None else _DONE + b"\n".join(ended)
         if len(answer) > _ANSWER_BYTES_MAX:

@@ -74,11 +74,30 @@ class AttemptClaim:
         os.close(self.lock_fd)
 
 
-def claim(directory: str) -> AttemptClaim | None:
+def open_task(directory: str) -> tuple[int, int]:
+    """Return descriptors of an attempt's directory (``O_PATH``) and of its task.
+
+    Raises:
+        UntrustedError: somebody else could have written the task.
+        OSError: it cannot be opened.
+    """
+    place = trust.open_directory(directory)
+    try:
+        return place, trust.open_file_in(place, TASK, f"{directory}/{TASK}")
+    except BaseException:
+        os.close(place)
+        raise
+
+
+def claim(directory: str, opened: tuple[int, int] | None = None) -> AttemptClaim | None:
     """Make this process the one supervisor of an attempt.
 
     The lock is what makes asking twice for one launch harmless, whoever asks: it goes with the
     process, and the records tell whether another one had it before.
+
+    Args:
+        directory: of the attempt.
+        opened: what `open_task` has returned for it; closed here, or by the claim.
 
     Returns:
         None if the attempt has, or had, a supervisor.
@@ -87,14 +106,12 @@ def claim(directory: str) -> AttemptClaim | None:
         UntrustedError: somebody else could have written the task.
         OSError: the task or the journal cannot be read.
     """
-    place = trust.open_directory(directory)
+    place, fd = opened or open_task(directory)
     try:
-        fd = trust.open_file_in(place, TASK, f"{directory}/{TASK}")
-        try:
-            claimed = _claim(directory, place, fd)
-        except BaseException:
-            os.close(fd)
-            raise
+        claimed = _claim(directory, place, fd)
+    except BaseException:
+        os.close(fd)
+        raise
     finally:
         os.close(place)
     if claimed is None:

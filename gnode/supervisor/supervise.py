@@ -66,16 +66,19 @@ class SupervisorIdentity:
 
 
 def run(
-    directory: str, around: Surroundings, own: SupervisorIdentity
+    directory: str,
+    around: Surroundings,
+    own: SupervisorIdentity,
+    opened: tuple[int, int] | None = None,
 ) -> tuple[bytes, bytes] | None:
-    """Run the attempt in ``directory`` to its end.
+    """Run the attempt in ``directory`` to its end; ``opened`` is of `spool.open_task`.
 
     Returns:
         Its exit record, not flushed (empty: it was taken out of the spool), and the record of its
         start (empty: it was not started) as they are in its journal; None: it is another
         supervisor's.
     """
-    claim = spool.claim(directory)
+    claim = spool.claim(directory, opened)
     if claim is None:
         return None
     supervisor = _Supervisor(directory, claim, own)

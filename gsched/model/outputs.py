@@ -64,6 +64,19 @@ def output_files(spec: JobSpec, names: OutputNames) -> tuple[OutputFile, OutputF
 
 def _expanded(spec: JobSpec, names: OutputNames, path: str) -> str:
     """Return the absolute path of an output file that the user has stated."""
+    if "$" in path or OPENPBS_ARRAY_INDEX in path:
+        path = _with_values(spec, names, path)
+    if path == "~" or path.startswith("~/"):
+        path = names.home + path[1:]
+    if not path.startswith("~/"):
+        path = posixpath.join(spec.workdir, path)
+    if path.endswith("/") or path.startswith("/dev/"):
+        return path
+    return path + _rank_suffix(names.rank)
+
+
+def _with_values(spec: JobSpec, names: OutputNames, path: str) -> str:
+    """Return a path with the values of what it names."""
     values = {
         "PBS_JOBID": format_job_id(names.job, names.server),
         "GSCHED_JOB_NUMBER": str(names.short_number or job_file_suffix(names.job)),
@@ -79,13 +92,7 @@ def _expanded(spec: JobSpec, names: OutputNames, path: str) -> str:
         values["GSCHED_ARRAY_INDEX"] = "0"  # as in Slurm's %a
     for name, value in values.items():
         path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    if path == "~" or path.startswith("~/"):
-        path = names.home + path[1:]
-    if not path.startswith("~/"):
-        path = posixpath.join(spec.workdir, path)
-    if path.endswith("/") or path.startswith("/dev/"):
-        return path
-    return path + _rank_suffix(names.rank)
+    return path
 
 
 def staged_path(spec: JobSpec, item: StagedFile, rank: int = 0) -> str:

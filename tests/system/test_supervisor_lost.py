@@ -149,6 +149,7 @@ def test_c7_leftovers_go_without_a_supervisor(
     argv[2] = f'(env -i {sys.executable} -I -S -c "{code}" &); {argv[2]}'
     pid = launcher.launch(launcher.task(1, argv))
     launcher.wait_for_output(1, "up")
+    launcher.started(1)  # before that the daemon, which leads a session, may be taken for the job
     leftover = int(wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the daemon"))
 
     kill(pid)
