@@ -12,7 +12,7 @@ from typing import Final
 from gschedd.store.seals import SqlValue
 
 #: Rows of one statement; few sizes, so that SQLite need not prepare one again.
-SIZES: Final = (32, 8, 1)
+SIZES: Final = (32, 8, 4, 2, 1)
 #: Values of one statement: SQLite before 3.32 takes 999.
 VALUES_MAX: Final = 900
 

@@ -394,13 +394,26 @@ KNOW_GPU: Final = "INSERT INTO gpus (node, gpu, memory_bytes) VALUES (?, ?, ?)"
 FORGET_GPUS: Final = "DELETE FROM gpus WHERE node = ?"
 
 
-def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
-    """Return the statements that keep the tables of GPUs, in the order of the facts."""
+def gpu_changes(
+    facts: Iterable[f.AnyFact], attempts: Iterable[tuple[int, Attempt]] = ()
+) -> list[tuple[str, Row]]:
+    """Return the statements that keep the tables of GPUs, in the order of the facts.
+
+    Args:
+        facts: of one commit.
+        attempts: that these have touched: of those without GPUs there is nothing to remove.
+    """
     changes: list[tuple[str, Row]] = []
+    without = {
+        (job, attempt.number)
+        for job, attempt in attempts
+        if not any(p.share.gpu_indices or p.share.gpu_shares for p in attempt.parts.values())
+    }
     for fact in facts:
         match fact:
             case f.AttemptEnded():
-                changes.append((FREE_GPUS, (fact.job, fact.attempt)))
+                if (fact.job, fact.attempt) not in without:
+                    changes.append((FREE_GPUS, (fact.job, fact.attempt)))
             case f.AttemptAssigned():
                 changes.extend((OWN_GPU, row) for row in _owner_rows(fact))
             case f.AttemptRecovered():

@@ -447,7 +447,7 @@ class Store:
         _SPECS.run(db, list(map(sealed, specs)))
         attempts = [rows.attempt_row(job, attempt) for job, attempt in batch.attempts]
         _ATTEMPTS.run(db, list(map(sealed, attempts)))
-        for statement, row in rows.gpu_changes(batch.facts):
+        for statement, row in rows.gpu_changes(batch.facts, batch.attempts):
             db.execute(statement, row)
         for fact in batch.facts:
             if isinstance(fact, f.JobDiscarded):
@@ -458,11 +458,13 @@ class Store:
         kept = [each for each in batch.reservations.values() if each is not None]
         _RESERVATIONS.run(db, [sealed(rows.reservation_row(each)) for each in kept])
         gone = [(name,) for name, each in batch.reservations.items() if each is None]
-        db.executemany("DELETE FROM reservations WHERE name = ?", gone)
+        if gone:
+            db.executemany("DELETE FROM reservations WHERE name = ?", gone)
         _HISTORY.run(db, [sealed(history.run_row(run)) for run in batch.runs])
-        db.executemany(
-            "DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes]
-        )
+        if batch.removed_nodes:
+            db.executemany(
+                "DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes]
+            )
         if batch.next_job != self._next_job:
             self._set_meta(next_job=str(batch.next_job))
 

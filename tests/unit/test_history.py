@@ -146,10 +146,10 @@ def test_a_part_of_a_commit_that_fails_is_not_there(books: Books) -> None:
     job = books.submit("ncpus=1")
     books.schedule()
     books.store._db.execute("CREATE TRIGGER no BEFORE INSERT ON attempts BEGIN SELECT 1/0; END")
-    books.store._db.execute("DROP TABLE gpu_owners")
+    books.store._db.execute("DROP TABLE usage")
     before = books.store._db.execute("SELECT count(*) FROM events").fetchone()
 
-    with pytest.raises(Exception, match="gpu_owners"):
+    with pytest.raises(Exception, match="usage"):
         books.exit(job)
 
     books.store._db.execute("ROLLBACK")

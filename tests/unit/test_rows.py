@@ -10,14 +10,25 @@ from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
 from gsched.model.reservation import Reservation
 from gsched.model.resources import GpuShare, Load, Share, Usage
-from gsched.model.states import HoldKind, JobState, OutcomeKind, PowerState, ShareClass, StopReason
+from gsched.model.states import (
+    AttemptState,
+    HoldKind,
+    JobState,
+    OutcomeKind,
+    PartState,
+    PowerState,
+    ShareClass,
+    StopReason,
+)
 from gsched.model.training import Batching
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import (
+    Attempt,
     Job,
     MigrationProgress,
     MigrationTarget,
+    Part,
     Saved,
     SparseFields,
 )
@@ -398,6 +409,30 @@ def test_gpus_are_owned_from_assignment_to_the_end() -> None:
         (rows.FORGET_GPUS, ("n1",)),  # the node registers, with GPUs of unknown memory
         (rows.FORGET_GPUS, ("n1",)),  # it is removed
     ]
+
+
+@pytest.mark.parametrize("indices", [(), (0,)])
+def test_an_attempt_without_gpus_has_none_to_free(indices: tuple[int, ...]) -> None:
+    share = Share(node="n1", cpus=1, gpu_indices=indices)
+    attempt = Attempt(
+        number=2,
+        state=AttemptState.ENDED,
+        assigned_s=1.0,
+        master_port=0,
+        parts={"n1": Part(share=share, state=PartState.ENDED)},
+    )
+    ended = f.AttemptEnded(
+        at_s=1.0,
+        job=1,
+        attempt=2,
+        outcome=Outcome(kind=OutcomeKind.EXITED, exit_code=0),
+        usage=Usage(),
+        ended_s=1.0,
+    )
+
+    freed = [(rows.FREE_GPUS, (1, 2))]
+    assert rows.gpu_changes([ended], [(1, attempt)]) == (freed if indices else [])
+    assert rows.gpu_changes([ended]) == freed  # nothing is known of it
 
 
 def test_shares_of_gpus_are_owned_with_their_size() -> None:
