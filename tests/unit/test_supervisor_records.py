@@ -171,3 +171,21 @@ def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None
     assert not spool.may_have_run(directory)
     again.close()
     assert spool.claim(directory) is None
+
+
+def test_what_the_launcher_has_opened_is_claimed_without_its_path(tmp_path: pathlib.Path) -> None:
+    """The lock is on the file that the launcher has looked at, whatever the path leads to."""
+    (tmp_path / "task.json").write_text(json.dumps(vars(a_task())))
+    directory = str(tmp_path)
+    journal.make_journal(directory).close()
+    before = set(os.listdir("/proc/self/fd"))
+
+    claimed = spool.claim("/nowhere", spool.open_task(directory))
+    assert claimed is not None
+    assert claimed.task.argv == a_task().argv
+    assert spool.is_claimed(directory)
+
+    assert spool.claim("/nowhere", spool.open_task(directory)) is None
+    claimed.close()
+    assert not spool.is_claimed(directory)
+    assert set(os.listdir("/proc/self/fd")) == before
