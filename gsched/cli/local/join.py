@@ -42,6 +42,7 @@ from gsched.errors import (
 )
 from gsched.kept_settings import KeptSettings, keep
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
+from gsched.model.wording import counted
 from gsched.pki.contexts import check_head, explain, joining_context
 from gsched.pki.files import CertificateFiles, digest, files_of, split
 from gsched.pki.names import CertificateError
@@ -200,7 +201,7 @@ def _words(words: tuple[str, ...]) -> tuple[tuple[str, str, str], bool]:
     as_head = parts[:1] == ["--as-head"]
     parts = parts[as_head:]
     if len(parts) != 3:
-        raise UsageError(f"the line has {len(parts)} words, not 3", hint=_NEW_LINE)
+        raise UsageError(f"the line has {counted(len(parts), 'word')}, not 3", hint=_NEW_LINE)
     address, token, wanted = parts
     for each in address.split(","):
         host, _, port = each.rpartition(":")
@@ -221,8 +222,8 @@ def _check_hash(authority: str, wanted: str) -> None:
     if not hmac.compare_digest(found, wanted):
         raise NotPermittedError(
             f"the host at this address is not the head of the line: its authority has the hash "
-            f"{found[:16]}…, the line {wanted[:16]}…; nothing was sent to it",
-            hint="check the address; if the authority was replaced, create a new token",
+            f"{found or 'none'}, the line {wanted}; nothing was sent to it",
+            hint="check address and line; if the authority was replaced, create a new token",
         )
 
 
