@@ -208,6 +208,7 @@ def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     refused = desk.run("gmigrate", "ALL", "--wait")
     assert (refused.status, "--wait needs a single job" in refused.stderr) == (2, True)
     assert desk.run("gnodes", "resume", "n1").status == 0
+    desk.cluster.wait_for_start(job)
     everything = desk.run("gmigrate", "all", "--dry-run")
     assert everything.stdout.startswith(f"{job}.test: would migrate to n1")
     assert f"job {plain.partition('.')[0]} does not say that" in everything.stderr

@@ -255,7 +255,10 @@ def test_t67_without_the_head_nothing_is_accepted_and_the_user_is_told(site: Sit
 def test_a_login_host_serves_all_users_and_runs_no_jobs(site: Site) -> None:
     there = site.cluster.directory / "login1" / "head.sock"
     site.cluster.start_node("login1", role="login", command_socket=str(there), wait=False)
-    wait_until(there.exists, what="the socket on the login host")
+    wait_until(
+        lambda: site.users.run(site.cluster, site.bob, "gstat", head=there).status == 0,
+        what="the login host to relay",
+    )
 
     submitted = site.users.run(site.cluster, site.alice, "gsub", *SLEEP, head=there)
     nodes = site.users.run(site.cluster, site.bob, "gnodes", head=there)
