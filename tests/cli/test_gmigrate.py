@@ -44,6 +44,7 @@ class Desk:
         assert result.error is None, result.error
         number = str(result.id)
         wait_until(lambda: self.story(number).progress, what="its first step")
+        self.cluster.wait_for_start(number)
         return number
 
     def story(self, job: str) -> JobStory:
