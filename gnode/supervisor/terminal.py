@@ -38,6 +38,7 @@ _LAST_WORDS_S = 10.0  # how long the end of the output may take to reach the use
 _CLOSING_S = 2.0  # for gnode to read what was sent last
 _HANG_UP_S = 10.0  # from the hang-up to KILL
 _PATIENCE_S = 10.0  # for the first to attach; then the program starts without
+_FIRST_USER_S = 60.0  # then at the earliest the program is hung up because nobody came
 _USUAL_SIZE = (24, 80)  # rows and columns, until somebody attaches
 _TOO_LATE_S = 1e9
 _LAST_BYTES_MAX = 2 * 64 * 1024  # what a terminal holds; others may still write into it
@@ -94,7 +95,8 @@ def hold(
         listener: where gnode connects.
         start: becomes the program; says itself on the terminal why that fails.
         channel: closed as soon as the terminal is there; negative: there is none.
-        detach_timeout_s: the program is hung up when nobody was attached for so long; 0: never.
+        detach_timeout_s: the program is hung up when nobody was attached for so long, but not in
+            its first minute unless somebody was; 0: never.
 
     Raises:
         OSError: there is no terminal to be had.
@@ -218,7 +220,7 @@ class _Keeper:
         self._client: _Client | None = None  # attached
         self._arrived: _Client | None = None  # connected, has yet to say what it wants
         self._untyped = bytearray()
-        self._left_s = time.monotonic()
+        self._left_s = time.monotonic() + max(0.0, _FIRST_USER_S - detach_timeout_s)
         self._kill_s = _TOO_LATE_S
         self._has_terminal = True
         self._status: int | None = None

@@ -222,7 +222,7 @@ def test_a_waiting_job_starts_when_it_is_released(shared: Cluster, sittings: lis
 
 
 def test_a_session_that_is_left_for_good_ends(shared: Cluster, sittings: list[Sitting]) -> None:
-    user, job = submit(shared, sittings, "--detach-timeout", "10s")
+    user, job = submit(shared, sittings, "--detach-timeout", "2s")
     user.type("~d")
     assert user.code() == 0
 

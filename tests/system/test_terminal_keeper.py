@@ -207,6 +207,19 @@ def test_a_session_that_nobody_uses_is_hung_up(launcher: Launcher, job: int) -> 
     assert record["signal"] == signal.SIGHUP
 
 
+def test_a_user_who_comes_late_finds_the_session(launcher: Launcher, job: int) -> None:
+    task = launcher.task(job, SHELL, detach_timeout_s=0.5, stdout_path="/dev/null", join="oe")
+    launcher.launch(task)
+    launcher.started(job)
+    time.sleep(1.5)
+    user = Attached(launcher.directory(job))
+    user.type("echo here\n")
+    user.until("here")
+    user.close()
+
+    assert launcher.exit(job)["signal"] == signal.SIGHUP
+
+
 def test_a_stop_hangs_the_shell_up_and_says_so(launcher: Launcher, job: int) -> None:
     """An interactive shell ignores TERM: it must not take until KILL."""
     user = start(launcher, job, ["/bin/bash", "--norc", "-i"], grace_s=600.0)
