@@ -576,6 +576,8 @@ class _Supervisor:
         elif what is Do.TERM:
             proc.ask_to_end(self._members())
         elif what is Do.KILL:
+            if self._errand_pid:  # first: it would take a killed program for one that has failed
+                proc.send((self._errand_pid,), signal.SIGKILL)
             cgroup.kill(self._task)
             proc.send(self._members(), signal.SIGKILL)
 
