@@ -19,7 +19,7 @@ from gschedd.plan.snapshot import Policy
 from tests.fault_world.moves import NAMED, MovingWorld
 from tests.fault_world.world import is_caught
 
-PHASES_SEEDS = 6  # the first ones: in them every phase of a migration meets faults
+PHASES_SEEDS = 7  # the first ones: in them every phase of a migration meets faults
 SEEDS = 10
 #: Seeds that have found something, with what that was.
 FOUND = {

@@ -12,18 +12,26 @@ from tests.support.warm import Lender, WarmClusters
 
 
 @pytest.fixture
-def clusters(tmp_path: Path) -> Iterator[WarmClusters]:
-    made = WarmClusters(tmp_path)
+def lender(tmp_path: Path) -> Iterator[Lender]:
+    clusters = WarmClusters(tmp_path)
+    made = Lender(clusters)
     yield made
-    made.close()
+    made.give_back()
+    clusters.close()
 
 
-def test_the_next_test_finds_neither_jobs_nor_files_of_the_last_one(
-    clusters: WarmClusters,
-) -> None:
-    lender = Lender(clusters)
+def test_a_cluster_is_lent_to_one_test_after_the_other(lender: Lender) -> None:
     first = lender(cpus=1)
-    process, directory = first.head_process.pid, first.jobs
+    process = first.head_process.pid
+    lender.give_back()
+
+    assert lender(cpus=1).head_process.pid == process
+    assert lender.head_only().head_process.pid != process
+
+
+def test_the_next_test_finds_neither_jobs_nor_files_of_the_last_one(lender: Lender) -> None:
+    first = lender(cpus=1)
+    directory = first.jobs
     script = "#!/bin/sh\ntrap '' TERM\ntouch runs; while :; do sleep 0.1; done"
     long, waits = (new_job(name="x", workdir=str(directory), script=script) for _ in range(2))
     first.head.submit([long, waits])
@@ -31,12 +39,9 @@ def test_the_next_test_finds_neither_jobs_nor_files_of_the_last_one(
     lender.give_back()
 
     second = lender(cpus=1)
-    assert second.head_process.pid == process
     assert [row.state for row in second.head.jobs().jobs if row.state != "done"] == []
     assert second.jobs != directory
     assert list(second.jobs.iterdir()) == []
-    assert lender.head_only().head_process.pid != process
-    lender.give_back()
 
 
 HARM: dict[str, Callable[[Cluster], object]] = {
@@ -49,14 +54,10 @@ HARM: dict[str, Callable[[Cluster], object]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_cluster_that_is_not_as_it_was_is_not_lent_again(
-    clusters: WarmClusters, harm: str
-) -> None:
-    lender = Lender(clusters)
+def test_a_cluster_that_is_not_as_it_was_is_not_lent_again(lender: Lender, harm: str) -> None:
     first = lender()
     HARM[harm](first)
     lender.give_back()
 
     assert first.head_process.poll() is not None
     assert [row.state for row in lender().head.nodes().nodes] == ["up"]
-    lender.give_back()
