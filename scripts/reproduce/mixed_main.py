@@ -67,6 +67,7 @@ MOST_CHANGE: Final = 0.10
 MOST_LOST: Final = 0.02
 LEAST_AGAIN_S: Final = 1800.0
 MOST_OFF: Final = 0.05
+RESAMPLES: Final = 2000  # of the lists, for an interval
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -348,7 +349,7 @@ def together(outcomes: Iterable[Outcome]) -> Outcome:
 def _print_spread(
     name: str, seeds: Sequence[int], alone: Sequence[Outcome], beside: Sequence[Outcome]
 ) -> None:
-    """Print the median of the lists' changes, and the change without the list that waits most."""
+    """Print the median of the lists' changes, the change without one list, and how sure it is."""
     changes = [_change(one, both) for one, both in zip(alone, beside, strict=True)]
     known = [change for change in changes if change is not None]
     most = max(range(len(seeds)), key=lambda number: sum(alone[number].waits_s))
@@ -359,8 +360,27 @@ def _print_spread(
     if known and rest is not None:
         print(
             f"{name}: median of the lists {median(known):+.1%}; without list {seeds[most]}, which "
-            f"waits most, {rest:+.1%}"
+            f"waits most, {rest:+.1%}; all: 95 % of {RESAMPLES} resamples of the lists are "
+            "between {:+.1%} and {:+.1%}".format(*_interval(alone, beside))
         )
+
+
+def _interval(alone: Sequence[Outcome], beside: Sequence[Outcome]) -> tuple[float, float]:
+    """Return between which changes 95 % of all resamples of the lists are (a bootstrap).
+
+    A list has the same jobs on both sides, so the change of the mean is that of the sum.
+    """
+    chance = random.Random(0)
+    waits_s = [
+        (sum(one.waits_s), sum(both.waits_s)) for one, both in zip(alone, beside, strict=True)
+    ]
+    changes = []
+    for _ in range(RESAMPLES):
+        drawn = chance.choices(waits_s, k=len(waits_s))
+        before_s, after_s = (sum(side) for side in zip(*drawn, strict=True))
+        changes.append(after_s / before_s - 1 if before_s else 0.0)
+    changes.sort()
+    return changes[RESAMPLES // 40], changes[-RESAMPLES // 40 - 1]
 
 
 def change_by_part(load: float, part: float) -> float:
