@@ -83,7 +83,7 @@ def test_a_job_that_waits_for_its_directory_says_so_everywhere(site: Cluster) ->
     assert site.head.nodes().nodes[0].faults == 0
 
 
-def test_where_no_file_can_be_created_no_directory_is_said_to_be_missing(site: Cluster) -> None:
+def test_a_missing_directory_is_not_reported_where_no_file_can_be_created(site: Cluster) -> None:
     job = run(site, "gsub", "-o", "/proc/x", "--", "true").stdout.strip().partition(".")[0]
     (story,) = site.head.wait([int(job)], timeout_s=30)
     assert story.row.outcome is not None

@@ -45,6 +45,15 @@ def gated(gate: pathlib.Path, then: str) -> list[str]:
     return [BASH, "-c", f"echo up; while [ ! -e {gate} ]; do sleep 0.02; done; {then}"]
 
 
+def launch_greeter(launcher: Launcher, directory: pathlib.Path) -> int:
+    """Launch job 1, which says hello to USR2 until the gate file exists; return its supervisor."""
+    argv = gated(directory / "gate", "exit 0")
+    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
+    pid = launcher.launch(launcher.task(1, argv))
+    launcher.wait_for_output(1, "up")
+    return pid
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
@@ -83,10 +92,7 @@ def test_c7_orders_are_obeyed_without_a_supervisor(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:
     launcher = start()
-    argv = gated(tmp_path / "gate", "exit 0")
-    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
-    pid = launcher.launch(launcher.task(1, argv))
-    launcher.wait_for_output(1, "up")
+    pid = launch_greeter(launcher, tmp_path)
     kill(pid)
     wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
 
@@ -102,10 +108,7 @@ def test_c7_a_signal_that_the_supervisor_did_not_live_to_send_is_sent(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:
     launcher = start()
-    argv = gated(tmp_path / "gate", "exit 0")
-    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
-    pid = launcher.launch(launcher.task(1, argv))
-    launcher.wait_for_output(1, "up")
+    pid = launch_greeter(launcher, tmp_path)
 
     os.kill(pid, signal.SIGSTOP)
     launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
@@ -121,10 +124,7 @@ def test_c7_a_signal_that_was_delivered_is_not_sent_again(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:
     launcher = start()
-    argv = gated(tmp_path / "gate", "exit 0")
-    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
-    pid = launcher.launch(launcher.task(1, argv))
-    launcher.wait_for_output(1, "up")
+    pid = launch_greeter(launcher, tmp_path)
     launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
     launcher.wait_for_output(1, "hello")
 

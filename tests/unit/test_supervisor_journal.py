@@ -106,7 +106,7 @@ def test_orders_are_read_once_whole_and_apart_from_the_other_lines(tmp_path: Pat
     assert list(reader.orders()) == [b'{"c"', b'{"d":4}']  # the half one is no JSON: it is logged
 
 
-def test_orders_whose_signals_were_sent_are_told_from_later_ones(tmp_path: Path) -> None:
+def test_orders_before_the_last_signal_sent_are_read_apart(tmp_path: Path) -> None:
     writer, supervisor = made(tmp_path), made(tmp_path)
     writer.write_order(b'{"a":1}')
     writer.write_order(b'{"b":2}')
