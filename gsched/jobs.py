@@ -180,7 +180,7 @@ class ClusterClient:
         address: the path of the head's socket, ``ssh://host`` or ``https://host:port``; empty:
             $GSCHED_HEAD, else the configuration. With https it takes a token: $GSCHED_TOKEN, or
             ``~/.config/gsched/token``. Several, with commas between: those of all heads.
-        patience_s: how long a call waits for a head that does not answer, or for one that rules.
+        patience_s: how long a call waits for a head to answer, or for a head to rule, seconds.
 
     Attributes:
         head: all that the API has, request by request.

@@ -576,7 +576,7 @@ class _Supervisor:
         elif what is Do.TERM:
             proc.ask_to_end(self._members())
         elif what is Do.KILL:
-            if self._errand_pid:  # first: it would take a killed program for one that has failed
+            if self._errand_pid:  # first, or it would report its killed program as failed
                 proc.send((self._errand_pid,), signal.SIGKILL)
             cgroup.kill(self._task)
             proc.send(self._members(), signal.SIGKILL)

@@ -116,7 +116,7 @@ def _frames(
 def _packed(message: M, decode: Callable[[bytes], Sequence[object]]) -> Frame[M] | None:
     """Return the packed frame of a message with data; None: its receiver could not read it.
 
-    It is checked without its data, of which any bytes are readable.
+    The message is checked without its data, which may be any bytes.
     """
     if type(message) not in _WITH_DATA:
         return None

@@ -136,7 +136,7 @@ class _Check:
         now_s, profile = self._snapshot.now_s, self._snapshot.profiles.get(running.job)
         if profile is not None and profile.work > 0:
             end_s = now_s + self._run_s(profile, running.allocation)
-        else:  # of one that has outlived its run time only its limit is known
+        else:  # it has exceeded its predicted run time: only its walltime is known
             end_s = math.inf if running.end_s is None else running.end_s
         return _Held(
             job=running.job, from_s=now_s, to_s=max(end_s, now_s), allocation=running.allocation

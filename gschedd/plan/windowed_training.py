@@ -1,4 +1,4 @@
-"""A policy for training jobs, kept out of windows to come, whatever it plans.
+"""Keeps the starts of any policy for training jobs out of future windows.
 
 Policies for training jobs do not tell nodes apart by walltimes, so the longest walltime decides for
 all of them which nodes are closed. A waiting job that no node could hold now, were all idle, as it

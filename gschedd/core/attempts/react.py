@@ -32,7 +32,7 @@ _OfAttempt = (
     | f.PartStarted
     | f.GpusIdleWarned
 )
-#: Kinds of facts because of which something is sent.
+#: Kinds of facts that cause effects.
 _SENDING: Final = frozenset(
     {
         *get_args(_OfAttempt),
