@@ -50,7 +50,7 @@ from gschedd.core.requests.submit import Submission, first_state, known_submissi
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import SLURM_MARK, more_elements, reserved
-from gschedd.core.state.learning import run_of
+from gschedd.core.state.learning import learned
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import NOTHING, Run, Step, refused_step, together
@@ -352,24 +352,24 @@ class Head:
         """Return when `tick` has something to do next, seconds since the epoch."""
         if self.safe_mode:
             return None
-        state = self.state  # asked after whatever happens, and mostly there is none
+        state, volatile = self.state, self.state.volatile  # asked after whatever happens
         alarms_s = (
             state.delayed[0][0] if state.delayed else None,
             self.retry.due_s,
             self.rounds.alarm_s if self.rounds is not None else None,
             self.again_s,
             next_overdue_s(state, self.settings) if state.targets else None,
-            next_retry_s(state) if state.volatile.stuck else None,
-            coalescing.next_due_s(state) if state.volatile.unwritten else None,
+            next_retry_s(state) if volatile.stuck else None,
+            coalescing.next_due_s(state) if volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
             next_window_s(state) if state.windowed else None,
             next_reservation_s(state) if state.reservations else None,
             self.power.next_due_s(self.settings),
-            self.preemptions.next_due_s(state),
+            self.preemptions.next_due_s(state) if state.claims else self.preemptions.due_s,
             next_epoch_s(state, self.settings) if state.groups else None,
-            0.0 if state.volatile.coming.events else None,
+            0.0 if volatile.coming.events else None,
         )
-        return min((at_s for at_s in alarms_s if at_s is not None), default=None)
+        return min(due_s) if (due_s := [at_s for at_s in alarms_s if at_s is not None]) else None
 
     def cycle(self, now_s: float) -> Step:
         """Run a cycle if anything has changed; after an ``unfinished`` one another is to follow."""
@@ -569,30 +569,31 @@ class Head:
         Args:
             cause: of all of them: a request, a message, a timer or a cycle.
         """
+        pending = list(facts)
+        if not pending:
+            return NOTHING
+        state, watchers = self.state, (self.leases, self.power, self.preemptions)
         applied: list[f.AnyFact] = []
         effects: list[e.AnyEffect] = []
         runs: list[Run] = []
-        begin_step(self.state)
-        pending = list(facts)
+        begin_step(state)
         while pending:
             following: list[f.AnyFact] = []
-            for each in coalescing.with_unwritten(self.state, pending):
-                if is_overtaken(self.state, each):
+            for each in coalescing.with_unwritten(state, pending):
+                if is_overtaken(state, each):
                     continue
                 fact = structs.replace(each, cause=cause)
-                apply(self.state, fact)
-                self.leases.note(fact)
-                self.power.note(fact)
-                self.preemptions.note(fact)
-                run = run_of(self.state, fact) if isinstance(fact, f.PartEnded) else None
-                if run is not None and self.model is not None:
-                    self.model.learn(run.record)
-                    runs.append(run)
+                apply(state, fact)
+                for watcher in watchers:
+                    if type(fact) in watcher.NOTED:
+                        watcher.note(fact)
+                if isinstance(fact, f.PartEnded) and self.model is not None:
+                    runs.extend(learned(self.model, state, fact))
                 applied.append(fact)
-                effects.extend(react(self.state, fact))
+                effects.extend(react(state, fact))
                 if follows:
-                    following.extend(follow(self.state, fact))
-                    following.extend(resolved(self.state, self.settings, fact))
+                    following.extend(follow(state, fact))
+                    following.extend(resolved(state, self.settings, fact))
             pending = following
         if not applied:
             return NOTHING

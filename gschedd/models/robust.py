@@ -154,18 +154,40 @@ class _Predictor:
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
         """Return what a job of a kind will cost on a node."""
-        return _predicted(kind, self._known_of(kind), self._nodes, node)
+        known = self._known_of(kind)
+        if not known.ways:
+            return _requested_use(kind, node)
+        rates, on_gpu = node.rates, known.on_gpu
+        speed = speed_of(rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
+        found = known.predictions.get((speed, rates))
+        if found is None:
+            found = known.on(speed, rates, self._margins(known))
+            known.predictions[speed, rates] = found
+        return found
 
     def spread(self, kind: Kind) -> float | None:
         """Return by how much run times of a kind are missed: standard deviation of the logarithm.
 
         Runs that fail early or straggle hardly count. None: too few runs are known.
         """
-        return self._known_of(kind).spread
+        known = self._known_of(kind)
+        if not known.has_spread:
+            known.has_spread = True
+            if known.nearest is not None:
+                known.spread = self._spread(known.basis, known.nearest)
+        return known.spread
 
     def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:
         """Return the latest runs of the very kind as they would have been on a node."""
-        return _runs_on(self._known_of(kind), self._nodes, node)
+        known = self._known_of(kind)
+        if known.nearest is None or known.basis is not Basis.KIND:
+            return ()
+        if known.own is None:
+            known.own = known.nearest.view(self._nodes.speeds, kept=True)
+        on_gpu = known.on_gpu
+        speed = speed_of(node.rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
+        target = PredictionTarget(speed=speed, requested=known.requested, on_gpu=on_gpu)
+        return known.own.runs(target, known.nearest.best_way(WALL, 0))
 
     def _known_of(self, kind: Kind) -> "_Estimate":
         predicted = self._estimates.get(kind)
@@ -187,29 +209,32 @@ class _Predictor:
             family = known[max(best - OWN_WAYS + 1, 0)][1]
             believed.append((family, best if family is nearest else family.best_way(q, 0)))
         views = {family: family.view(self._nodes.speeds) for family in dict(believed)}
-        misses = nearest.misses
-        if len(misses) < ENOUGH_MISSES:
-            misses = self._misses[basis]
         return _Estimate(
             requested=requested,
             on_gpu=on_gpu,
             basis=basis,
-            records=len(nearest),
+            nearest=nearest,
             ways=tuple([(views[family], way) for family, way in believed]),
-            margins=_margins(misses),
-            spread=self._spread(basis, nearest),
-            own=nearest.view(self._nodes.speeds, kept=True),
-            own_way=nearest.best_way(WALL, 0),
         )
+
+    def _margins(self, known: "_Estimate") -> Logs:
+        """Return by how much high values of a kind lie above the expected ones."""
+        if not known.margins:
+            assert known.nearest is not None, "something is known of it"
+            misses = known.nearest.misses
+            if len(misses) < ENOUGH_MISSES:
+                misses = self._misses[known.basis]
+            known.margins = _margins(misses)
+        return known.margins
 
     def _spread(self, basis: Basis, family: Family | StillFamily) -> float | None:
         """Return by how much run times of a family are missed."""
-        own = [abs(each[WALL]) for each in family.misses]
-        others = [abs(each[WALL]) for each in self._misses[basis]]
-        misses = own if len(own) >= FEW_MISSES else others
+        misses = family.misses
+        if len(misses) < FEW_MISSES:
+            misses = self._misses[basis]
         if len(misses) < FEW_MISSES:
             return None
-        return median(misses) / MEDIAN_MISS
+        return median([abs(each[WALL]) for each in misses]) / MEDIAN_MISS
 
 
 class RobustModel(_Predictor):
@@ -288,42 +313,43 @@ class RobustModel(_Predictor):
         return RobustSnapshot(families=families, nodes=self._nodes.copy(), misses=misses)
 
 
-class _Estimate(Struct, frozen=True, kw_only=True):
-    """What is known of a kind until the next run is learned.
+class _Estimate(Struct, kw_only=True):
+    """What is known of a kind until the next run is learned; most of it when it is asked for.
 
     Attributes:
+        nearest: the nearest family, where ``basis`` says which one that is; None: nothing is known.
         ways: which view to believe of each quantity, and by which way; empty if nothing is known.
-        spread: by how much run times are missed, a standard deviation; None: unknown.
-        own: the nearest family, where ``basis`` says which one that is; None: nothing is known.
-        own_way: by which of its own ways its run times are believed.
         margins: by how much high values lie above the expected ones, logarithms.
+        spread: by how much run times are missed, a standard deviation; None: unknown.
+        has_spread: that was asked for.
+        own: what the nearest family is, with the runs that stand for all.
         predictions: what was predicted already, by the logarithm of a node's speed, and its rates.
     """
 
     requested: tuple[float | None, ...]
     on_gpu: bool
     basis: Basis = Basis.REQUESTED
-    records: int = 0
+    nearest: Family | StillFamily | None = None
     ways: tuple[tuple[View, int], ...] = ()
     margins: Logs = ()
     spread: float | None = None
+    has_spread: bool = False
     own: View | None = None
-    own_way: int = 0
     predictions: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
-    def on(self, speed: float, rates: NodeRates) -> Prediction:
+    def on(self, speed: float, rates: NodeRates, margins: Logs) -> Prediction:
         """Return what a job of the kind will cost on a node."""
         target = PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
         pairs = zip(PLACES, self.ways, strict=True)
         expected = tuple([view.expect(q, target, way) for q, (view, way) in pairs])
-        high = tuple(map(add, expected, self.margins))
+        high = tuple(map(add, expected, margins))
         return Prediction(
             use=use_of(expected, rates),
             high=use_of(high, rates),
             basis=self.basis,
             wall_s=math.exp(expected[WALL]),
             wall_high_s=math.exp(high[WALL]),
-            records=self.records,
+            records=0 if self.nearest is None else len(self.nearest),
         )
 
 
@@ -348,26 +374,6 @@ class RobustSnapshot(_Predictor):
 
     def _family(self, basis: Basis, key: str) -> StillFamily | None:
         return self.families[basis].get(key)
-
-
-def _predicted(kind: Kind, predicted: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:
-    if not predicted.ways:
-        return _requested_use(kind, node)
-    rates, on_gpu = node.rates, predicted.on_gpu
-    speed = speed_of(rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
-    found = predicted.predictions.get((speed, rates))
-    if found is None:
-        found = predicted.predictions[speed, rates] = predicted.on(speed, rates)
-    return found
-
-
-def _runs_on(known: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> PastRuns:
-    if known.own is None or known.basis is not Basis.KIND:
-        return ()
-    on_gpu = known.on_gpu
-    speed = speed_of(node.rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
-    target = PredictionTarget(speed=speed, requested=known.requested, on_gpu=on_gpu)
-    return known.own.runs(target, known.own_way)
 
 
 def _margins(misses: Sequence[Logs]) -> Logs:

@@ -269,16 +269,13 @@ class HeadProcess:
         head = self.head
         if head is None:
             return False
-        question = head.take_question()
-        if question is not None:
+        if head.rounds is not None and (question := head.take_question()) is not None:
             self._ask_planner(question)
             return True
         if self._pending is not None:
             return False
         now_s = self.wall_s()
-        power_s = head.power.next_due_s(head.settings)
-        awaits_cycle = head.state.dirty.any and power_s is not None and power_s <= now_s
-        is_due = self._is_due(head, now_s) and not awaits_cycle
+        is_due = self._is_due(head, now_s) and not self._awaits_cycle(head, now_s)
         if self._inbox or is_due:
             inbox, self._inbox = self._inbox, []
             steps = [head.tick(now_s)] if is_due else []
@@ -318,6 +315,11 @@ class HeadProcess:
         if self.head is None or epoch != self.epoch:
             return NOTHING
         return self.head.answered(answer, now_s)
+
+    def _awaits_cycle(self, head: Head, now_s: float) -> bool:
+        """Return whether the cycle that follows does what power saving has to do by now."""
+        power_s = head.power.next_due_s(head.settings)
+        return head.state.dirty.any and power_s is not None and power_s <= now_s
 
     def _is_due(self, head: Head, now_s: float) -> bool:
         alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()

@@ -1,6 +1,6 @@
 """Which effects a durable fact asks for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, get_args
 
 from gsched.model.ids import short_job_id
@@ -45,14 +45,14 @@ _SENDING: Final = frozenset(
 )
 
 
-def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
-    """Yield what is to be sent because of a fact that has been applied."""
+def react(state: State, fact: f.AnyFact) -> Iterable[e.AnyEffect]:
+    """Return what is to be sent because of a fact that has been applied."""
+    effects: Iterable[e.AnyEffect] = ()
     if type(fact) in _SENDING:
-        yield from _because_of(state, fact)
-    if isinstance(fact, f.NodePowerChanged):
-        yield from switches(state.nodes[fact.node])
-    if state.volatile.prepared:
-        yield from discarded(state)
+        effects = _because_of(state, fact)
+    elif isinstance(fact, f.NodePowerChanged):
+        effects = switches(state.nodes[fact.node])
+    return [*effects, *discarded(state)] if state.volatile.prepared else effects
 
 
 def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:

@@ -418,6 +418,16 @@ def _work_done(attempt: Attempt) -> float:
 
 
 _GOES_ON = frozenset({JobState.MIGRATING, JobState.EXITING})
+_MAY_BE_MOOT: Final = frozenset(
+    {
+        f.MigrationAbandoned,
+        f.MigrationPrepared,
+        f.PartOpened,
+        f.TargetLost,
+        f.ClaimEnded,
+        f.JobRequeued,
+    }
+)
 
 
 def is_overtaken(state: State, fact: f.AnyFact) -> bool:
@@ -427,6 +437,8 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
     two jobs that wanted each other's places and are given up both, or a job whose target was on
     two nodes that are both gone. It happens once.
     """
+    if type(fact) not in _MAY_BE_MOOT:
+        return False
     match fact:
         case f.MigrationAbandoned():
             job = state.jobs.get(fact.job)

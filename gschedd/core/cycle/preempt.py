@@ -85,6 +85,9 @@ class Preemptions:
             planned before the next one, as those behind must heed who holds it then.
     """
 
+    #: The facts that `note` takes in.
+    NOTED: Final = frozenset({f.ClaimEnded, f.AttemptAssigned, f.JobEnded})
+
     def __init__(self) -> None:
         self.due_s: float | None = None
         self.left_s = 0.0

@@ -38,6 +38,9 @@ class Leases:
     which that has just become known is timed when the clock is looked at next, so a little late.
     """
 
+    #: The facts that `note` takes in.
+    NOTED: Final = frozenset({f.NodeDisconnected, f.NodeRegistered, f.NodeRemoved})
+
     def __init__(self, state: State) -> None:
         self._state = state
         self._since_s: dict[str, float | None] = {

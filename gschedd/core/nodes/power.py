@@ -45,6 +45,9 @@ class PowerSaving:
     Nothing of it is durable: after a restart of the head nodes count as idle from then on.
     """
 
+    #: The facts that `note` takes in.
+    NOTED: Final = frozenset({f.AttemptAssigned, f.NodeRegistered})
+
     def __init__(self, state: State) -> None:
         self._state = state
         self._idle_s: dict[str, float] = {}

@@ -26,6 +26,7 @@ from gschedd.core.state.transient import Followed
 #: Dependants of one step: fewer facts than keep a batch of the engine from taking requests.
 MOST_AT_ONCE: Final = 40
 MAX_ENDED: Final = 10_000  # jobs that ended lately and are remembered
+_RESOLVING: Final = frozenset({f.JobEnded, f.JobDiscarded, f.PartStarted, f.ElementsDropped})
 
 
 def begin_step(state: State) -> None:
@@ -35,6 +36,8 @@ def begin_step(state: State) -> None:
 
 def resolved(state: State, settings: Settings, fact: f.AnyFact) -> list[f.AnyFact]:
     """Return what a start or an end means to the jobs that depend on the job."""
+    if type(fact) not in _RESOLVING:
+        return []
     match fact:
         case f.JobEnded():
             event = Followed(job=fact.job, at_s=fact.at_s, succeeded=fact.outcome.succeeded)
@@ -75,7 +78,10 @@ def _of_event(
     if event.succeeded is not None:
         _remember(state, event.job, succeeded=event.succeeded)
     coming = state.volatile.coming
-    later = (number for number in state.dependants.get(event.job, ()) if number > event.after)
+    dependants = state.dependants.get(event.job)
+    if not dependants:
+        return []
+    later = (number for number in dependants if number > event.after)
     numbers = heapq.nsmallest(coming.room + 1, later)
     if len(numbers) > coming.room:
         numbers.pop()

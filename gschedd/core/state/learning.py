@@ -15,6 +15,7 @@ from gschedd.core.state.records import Job, Node
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Run
 from gschedd.models.kinds import kind_of
+from gschedd.models.predict import Model
 from gschedd.models.records import Record, record_of
 from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 
@@ -134,6 +135,15 @@ def run_of(state: State, fact: f.PartEnded) -> Run | None:
         return None
     prediction = job.attempt.parts[fact.node].prediction
     return Run(job=fact.job, attempt=fact.attempt, record=record, prediction=prediction)
+
+
+def learned(model: Model, state: State, fact: f.PartEnded) -> list[Run]:
+    """Learn from the run that has just ended; return it, nothing if it says nothing."""
+    run = run_of(state, fact)
+    if run is None:
+        return []
+    model.learn(run.record)
+    return [run]
 
 
 def predict(

@@ -81,8 +81,12 @@ def take(state: State, job: int) -> list[f.AnyFact]:
     return [fact]
 
 
-def with_unwritten(state: State, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
-    """Yield facts, and before the end of a part the checkpoint that its job has made last."""
+def with_unwritten(state: State, facts: Iterable[f.AnyFact]) -> Iterable[f.AnyFact]:
+    """Return facts, and before the end of a part the checkpoint that its job has made last."""
+    return _with_unwritten(state, facts) if state.volatile.unwritten else facts
+
+
+def _with_unwritten(state: State, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
     for fact in facts:
         if isinstance(fact, f.PartEnded) and fact.job in state.volatile.unwritten:
             yield from take(state, fact.job)
