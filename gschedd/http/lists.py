@@ -5,19 +5,22 @@ times as there are turns at such lists. What a slice was made of is free when it
 """
 
 import logging
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
+    Iterable,
     Mapping,
     MutableSequence,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -31,9 +34,11 @@ from gschedd.core.requests.authorize import Verb, hides, may
 from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.state import State
+from gschedd.core.state.transient import Lane, WaitingGroup
 from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
 from gschedd.http.pace import Pace, Turns
+from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.store.reader import Entry, PastJobs, Reader
 
 log = logging.getLogger("gschedd.http")
@@ -41,10 +46,13 @@ log = logging.getLogger("gschedd.http")
 ROWS_PER_SLICE: Final = 250  # rows that are encoded and sent together
 COLUMNS_LEAST: Final = 3  # jobs of one request that are not worth a row for each
 JOBS_PER_LOOK: Final = 1000  # jobs that are compared with a filter before others get their turn
-_BLOCK: Final = 8192  # numbers of a set
+APART_SHARE: Final = 4  # of so many jobs one that does not wait: not all are looked at for these
+OWN_SHARE: Final = 16  # of so many jobs one of a user: its place is looked for, not all places
+_BLOCK: Final = 1 << 16  # numbers of a set
 _NO_ROWS: Final = b'"jobs":[]'
 _encoder = msgspec.json.Encoder()
 
+T = TypeVar("T")
 ReadPast: TypeAlias = Callable[[Callable[[], PastJobs]], Awaitable[PastJobs]]
 Row: TypeAlias = Callable[[Entry], job_rows.JobRow]
 
@@ -101,17 +109,21 @@ class _Numbers:
 
     def __init__(self) -> None:
         self._blocks: defaultdict[int, set[int]] = defaultdict(set)
-        self.count = 0
 
-    def add(self, numbers: Sequence[int]) -> None:
-        """Add numbers that are not there."""
-        for number in numbers:
-            self._blocks[number // _BLOCK].add(number)
-        self.count += len(numbers)
-
-    def has(self, number: int) -> bool:
-        """Return whether a number is there."""
-        return number in self._blocks.get(number // _BLOCK, ())
+    def add(self, numbers: Iterable[int]) -> set[int]:
+        """Add numbers, and return those of them that were there."""
+        ascending = sorted(numbers)
+        known: set[int] = set()
+        begin = 0
+        while begin < len(ascending):
+            block = ascending[begin] // _BLOCK
+            end = bisect_left(ascending, (block + 1) * _BLOCK, begin)
+            run, there = ascending[begin:end], self._blocks[block]
+            if not there.isdisjoint(run):
+                known |= there.intersection(run)
+            there.update(run)
+            begin = end
+        return known
 
 
 class Choice:
@@ -161,67 +173,113 @@ class Choice:
         What was chosen first may have changed at the end. A job whose request is altered meanwhile
         may be missing. Without columns the jobs are in the order of their ids.
         """
-        pace = Pace()
-        state = self._state
-        every = state.jobs_of.get(self._user, {}) if self._user else state.jobs
-        if not self._in_columns or len(every) <= ROWS_PER_SLICE:
-            return await self._unshown(list(every.values()), _Numbers(), pace), []
-        apart = list(state.apart.values())
-        shown = _Numbers()
+        pace, shown = Pace(), _Numbers()
+        every, apart = self._every, self._state.apart
+        shows_waiting = not self._states or JobState.QUEUED in self._states
+        if not shows_waiting and len(apart) * APART_SHARE <= len(every):
+            some = sorted(apart.values(), key=attrgetter("id"))
+            return await self._unshown(some, shown, pace), []
+        if not self._in_columns or not shows_waiting or len(every) <= ROWS_PER_SLICE:
+            return await self._unshown(list(every.values()), shown, pace), []
+        chosen = await self._unshown(await self._apart(pace), shown, pace)
         columns: list[bytes] = []
         async for part, left in self._columns(teller, shown, pace):
             if part is not None:
-                shown.add(part.ids)
                 columns.append(_encoder.encode(part))
-            apart += left
-        chosen = await self._unshown(apart, shown, pace)
+            chosen += [job for job in left if self.holds(job)]
+            await pace.keep()
         # jobs that left their groups before these were read
-        chosen += await self._unshown(list(state.apart.values()), shown, pace)
+        chosen += await self._unshown(await self._apart(pace), shown, pace)
         return chosen, columns
+
+    @property
+    def _every(self) -> Mapping[int, Job]:
+        """Return the unfinished jobs, of one user where one is wanted."""
+        state = self._state
+        return state.jobs_of.get(self._user, {}) if self._user else state.jobs
+
+    async def _apart(self, pace: Pace) -> list[Job]:
+        """Return those of them that are in no group."""
+        apart, every = self._state.apart, self._every
+        if len(apart) <= len(every):
+            return list(apart.values())
+        found: list[Job] = []
+        async for part in _parts(list(every.values()), pace):
+            found += [job for job in part if job.id in apart]
+        return found
 
     async def _unshown(self, jobs: Sequence[Job], shown: _Numbers, pace: Pace) -> list[Job]:
         """Return the jobs that pass the filters and were not shown yet; note them as shown."""
         chosen: list[Job] = []
-        for begin in range(0, len(jobs), JOBS_PER_LOOK):
-            part = jobs[begin : begin + JOBS_PER_LOOK]
-            fresh = [job for job in part if not shown.has(job.id)]
-            shown.add([job.id for job in fresh])
-            chosen += [job for job in fresh if self.holds(job)]
-            await pace.keep()
+        async for part in _parts(jobs, pace):
+            known = shown.add([job.id for job in part])
+            chosen += [job for job in part if job.id not in known and self.holds(job)]
         return chosen
 
     async def _columns(
         self, teller: JobViews, shown: _Numbers, pace: Pace
     ) -> AsyncIterator[tuple[job_rows.JobColumns | None, list[Job]]]:
         """Yield waiting jobs in columns, piece by piece, and those that need rows."""
-        if self._states and JobState.QUEUED not in self._states:
+        jobs = self._state.jobs
+        mine = self._every if self._user else None
+        async for group, lane, keys in self._waiting(pace):
+            in_columns = len(keys) >= COLUMNS_LEAST and teller.has_columns(group.job_class, lane)
+            async for some in _parts(keys, pace):
+                part = some if mine is None else [key for key in some if key[1] in mine]
+                known = shown.add([number for _, number in part])
+                if known:
+                    part = [key for key in part if key[1] not in known]
+                order = group.lanes.get(lane, [])
+                here, ahead = _places(order, part) if in_columns else ([], [])
+                if len(here) < len(part):
+                    numbers = {number for _, number in part}.difference(here)
+                    yield None, [jobs[number] for number in sorted(numbers) if number in jobs]
+                if here:
+                    yield teller.columns(
+                        group.job_class, here, ahead, first=order[0][1], whole=self._has_all
+                    )
+
+    async def _waiting(
+        self, pace: Pace
+    ) -> AsyncIterator[tuple[WaitingGroup, Lane, list[OrderKey]]]:
+        """Yield the places of waiting jobs lane by lane; with a user of few jobs of these alone."""
+        state, every = self._state, self._every
+        if len(every) * OWN_SHARE > len(state.jobs):
+            for group in list(state.groups.values()):
+                for lane in list(group.lanes):
+                    yield group, lane, list(group.lanes.get(lane, ()))
             return
-        mine = self._state.jobs_of.get(self._user, {}) if self._user else None
-        for group in list(self._state.groups.values()):
-            for lane in list(group.lanes):
-                order = list(group.lanes.get(lane, ()))
-                is_large = len(order) >= COLUMNS_LEAST
-                in_columns = is_large and teller.has_columns(group.job_class, lane)
-                for begin in range(0, len(order), JOBS_PER_LOOK):
-                    part = enumerate(order[begin : begin + JOBS_PER_LOOK], begin)
-                    if mine is None:
-                        places = [
-                            (place, number) for place, (_, number) in part if not shown.has(number)
-                        ]
-                    else:
-                        places = [
-                            (place, number)
-                            for place, (_, number) in part
-                            if number in mine and not shown.has(number)
-                        ]
-                    if in_columns:
-                        yield teller.columns(
-                            group.job_class, places, first=order[0][1], whole=self._has_all
-                        )
-                    else:
-                        jobs = (self._state.jobs.get(number) for _, number in places)
-                        yield None, [job for job in jobs if job is not None]
-                    await pace.keep()
+        found: defaultdict[tuple[JobClass, Lane], list[OrderKey]] = defaultdict(list)
+        async for part in _parts(list(every.values()), pace):
+            for job in part:
+                if job.state is JobState.QUEUED and job.id not in state.apart:
+                    found[state.class_of(job), state.lane_of(job)].append(state.place_of(job))
+        for (job_class, lane), keys in found.items():
+            if job_class in state.groups:
+                yield state.groups[job_class], lane, sorted(keys)
+
+
+async def _parts(items: Sequence[T], pace: Pace) -> AsyncIterator[Sequence[T]]:
+    """Yield some of the items after the other, so that others get their turn."""
+    for begin in range(0, len(items), JOBS_PER_LOOK):
+        yield items[begin : begin + JOBS_PER_LOOK]
+        await pace.keep()
+
+
+def _places(order: list[OrderKey], keys: Sequence[OrderKey]) -> tuple[list[int], Sequence[int]]:
+    """Return the jobs that are in an order still, and how many jobs are ahead of each."""
+    if not keys:
+        return [], []
+    first = bisect_left(order, keys[0])
+    if order[first : first + len(keys)] == keys:
+        return [number for _, number in keys], range(first, first + len(keys))
+    here, ahead = list[int](), list[int]()
+    for key in keys:
+        place = bisect_left(order, key)
+        if order[place : place + 1] == [key]:
+            here.append(key[1])
+            ahead.append(place)
+    return here, ahead
 
 
 async def send(

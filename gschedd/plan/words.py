@@ -123,12 +123,11 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> Reason | N
     free = f"only {fitting} of {len(spaces)} nodes" if fitting else "no node"
     have = "have" if fitting > 1 else "has"
     words = f"{wanted}; {free} {have} enough free ({others}){most}"
-    return Reason(words, f"needs {needed} nodes" if fitting else _short(chunk, spaces, reasons))
+    return Reason(words, f"needs {needed} nodes" if fitting else _short(chunk, best, reasons))
 
 
-def _short(chunk: Chunk, spaces: Spaces, reasons: Mapping[str, int]) -> str:
+def _short(chunk: Chunk, best: FreeNode | None, reasons: Mapping[str, int]) -> str:
     """Return what the node that comes closest lacks: ``1 GPU, 2 CPUs short``, or what all lack."""
-    best = _best_space(chunk, _able(chunk, spaces))
     if best is None:  # all CPUs are in use, or no open node has the features
         reason = max(reasons, key=lambda each: (each != "closed", reasons[each]))
         return _SHORT.get(reason, f"{counted(chunk.cpus, 'CPU')} short")
@@ -202,7 +201,8 @@ def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
 
 
 def _able(chunk: Chunk, spaces: Iterable[FreeNode]) -> Iterator[FreeNode]:
-    return (each for each in spaces if each.features.issuperset(chunk.features))
+    """Yield the nodes with something free that have the features; mostly few, so those first."""
+    return (each for each in spaces if each.cpus > 0 and each.features.issuperset(chunk.features))
 
 
 def _best_space(chunk: Chunk, spaces: Iterable[FreeNode]) -> FreeNode | None:

@@ -3,7 +3,8 @@
 import asyncio
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -18,8 +19,10 @@ from gsched.protocol.job_rows import JobColumns, JobList
 from gschedd.core.state.records import Job
 from gschedd.core.views.jobs import JobViews
 from gschedd.http import lists
+from gschedd.http.filters import states_of
 from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice
 from gschedd.http.pace import PIECE_S, Pace
+from gschedd.plan.snapshot import OrderKey
 from tests.support.world import ALICE, BOB, World, node, settings
 
 MANY = ROWS_PER_SLICE + 150
@@ -30,7 +33,8 @@ OWNERS = {each.user: each for each in (ALICE, BOB)}
 def chosen(world: World, **query: str) -> tuple[list[Job], list[JobColumns]]:
     """Return the jobs and the columns of a list."""
     teller = JobViews(world.head, now_s=world.now_s)
-    jobs, columns = asyncio.run(Choice(query, set(), world.head.state, ALICE).jobs(teller))
+    states = states_of(query.get("state", ""))
+    jobs, columns = asyncio.run(Choice(query, states, world.head.state, ALICE).jobs(teller))
     return jobs, [msgspec.json.decode(each, type=JobColumns) for each in columns]
 
 
@@ -72,6 +76,13 @@ def test_a_list_in_columns_shows_what_a_list_of_rows_shows(world: World) -> None
         assert [tuple(line) for line in table(both)[1]] == [tuple(line) for line in table(rows)[1]]
 
 
+@pytest.fixture(params=[lists.OWN_SHARE, 0], ids=["all places", "own places"])
+def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a list of one user look at all places of waiting jobs, or at its own."""
+    monkeypatch.setattr(lists, "OWN_SHARE", request.param)
+
+
+@pytest.mark.usefixtures("places")
 @pytest.mark.parametrize("query", [{}, {"user": "bob"}, {"state": "queued"}])
 def test_rows_that_come_in_columns_are_those_of_a_list_of_rows(
     world: World, query: Mapping[str, str]
@@ -102,6 +113,59 @@ def test_columns_have_priorities_their_terms_and_labels() -> None:
     }
 
 
+class Untouched(list[OrderKey]):
+    """Places that nobody goes through."""
+
+    def __iter__(self) -> Iterator[OrderKey]:
+        raise AssertionError("all places are looked at")
+
+
+def test_a_list_of_one_user_does_not_go_through_the_jobs_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(node("n1", cpus=2), config=settings())
+    for number in range(2 * MANY):  # the first one runs
+        world.submit("nodes=1:ppn=2", by=BOB if number % 2 else ALICE)
+    state = world.head.state
+    monkeypatch.setattr(lists, "OWN_SHARE", 2)
+    for group in state.groups.values():
+        group.lanes = {lane: Untouched(order) for lane, order in group.lanes.items()}
+    monkeypatch.setattr(state, "jobs", Unlisted(state.jobs))
+    jobs, columns = chosen(world, columns="1", user="bob")
+
+    assert not jobs
+    assert [number for each in columns for number in each.ids] == list(state.jobs_of["bob"])
+    assert [ahead for each in columns for ahead in each.ahead] == list(range(0, 2 * MANY, 2))
+
+
+class Unlisted(dict[int, Job]):
+    """Jobs that nobody goes through."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all jobs are looked at")
+
+
+def test_a_list_of_jobs_that_run_does_not_go_through_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(node("n1", cpus=40), config=settings())
+    for _ in range(MANY):
+        world.submit("nodes=1:ppn=1")
+    world.run_for(1.0)
+    for _ in range(ROWS_PER_SLICE):
+        world.submit("nodes=1:ppn=1")
+    state = world.head.state
+    running = [job.id for job in state.jobs.values() if job.state is JobState.RUNNING]
+    state.apart = dict(reversed(state.apart.items()))
+    monkeypatch.setattr(state, "jobs", Unlisted(state.jobs))
+    jobs, columns = chosen(world, state="running")
+
+    assert running
+    assert [job.id for job in jobs] == running
+    assert not columns
+
+
+@pytest.mark.usefixtures("places")
 @pytest.mark.parametrize("query", [{"user": "bob"}, {"user": "nobody"}, {"elements": "1"}])
 def test_filters_choose_the_same_jobs_in_columns(world: World, query: Mapping[str, str]) -> None:
     jobs, _ = chosen(world, **query)
@@ -190,6 +254,7 @@ def test_t69_a_long_list_of_a_private_site_has_rows_of_others_without_names() ->
     assert {(row.name, row.user, row.cpus) for row in rows} == {("-", "-", 2)}
 
 
+@pytest.mark.usefixtures("places")
 def test_jobs_that_start_or_are_held_while_a_list_is_made_are_in_it_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

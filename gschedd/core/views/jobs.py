@@ -121,65 +121,71 @@ class JobViews:
     def columns(
         self,
         job_class: JobClass,
-        places: Iterable[tuple[int, int]],
+        numbers: Sequence[int],
+        ahead: Sequence[int],
         *,
         first: int,
         whole: bool = False,
     ) -> tuple[job_rows.JobColumns | None, list[Job]]:
         """Return waiting jobs of a class in columns, None if there are none, and those left.
 
-        The latter have run before, say, and need a row each; jobs that are gone are left out.
+        The latter have run before, say, and need a row each.
 
         Args:
             job_class: of the jobs.
-            places: their places in a lane, with their numbers.
+            numbers: of jobs in one of its lanes.
+            ahead: how many jobs are ahead of each there.
             first: the job at the front of the lane.
             whole: all that rows have, not only what tables show.
         """
-        jobs, training = self._state.jobs, self._state.training_jobs
+        training = self._state.training_jobs
         planned = self._reasons.planned(job_class)
-        known = [(place, job) for place, number in places if (job := jobs.get(number)) is not None]
-        found = [
-            (place, job)
-            for place, job in known
-            if job.state is JobState.QUEUED
-            and not job.attempts
-            and (number := job.id) != planned
-            and number < ELEMENT_BASE
-            and (job.sparse is None or job.claim is None)
-            and number not in training
+        found = [self._state.jobs[number] for number in numbers]
+        left = [
+            job
+            for job in found
+            if job.attempts
+            or (number := job.id) == planned
+            or number >= ELEMENT_BASE
+            or number in training
         ]
-        left: list[Job] = []
-        if len(found) < len(known):
-            in_columns = {place for place, _ in found}
-            left = [job for place, job in known if place not in in_columns]
-        return self._in_columns(job_class, found, first, whole=whole), left
+        if left:
+            rows = {job.id for job in left}
+            ahead = [place for place, job in zip(ahead, found, strict=True) if job.id not in rows]
+            found = [job for job in found if job.id not in rows]
+        return self._in_columns(job_class, found, ahead, first, whole=whole), left
 
     def _in_columns(
-        self, job_class: JobClass, found: Sequence[tuple[int, Job]], front: int, *, whole: bool
+        self,
+        job_class: JobClass,
+        found: Sequence[Job],
+        ahead: Sequence[int],
+        front: int,
+        *,
+        whole: bool,
     ) -> job_rows.JobColumns | None:
         if not found:
             return None
-        first = found[0][1]
         why, in_order = self._reasons.of_class(job_class)
-        row = structs.replace(self._plain_row(first), reason=why.words, short_reason=why.short)
+        row = structs.replace(self._plain_row(found[0]), reason=why.words, short_reason=why.short)
+        specs = [job.spec for job in found]
         columns = job_rows.JobColumns(
             row=row,
-            ids=[job.id for _, job in found],
-            names=[job.spec.name for _, job in found],
-            users=_differing([job.spec.owner.user for _, job in found]),
-            ahead=[place for place, _ in found] if in_order else [],
+            ids=[job.id for job in found],
+            names=[spec.name for spec in specs],
+            users=_differing([spec.owner.user for spec in specs]),
+            ahead=list(ahead) if in_order else [],
             first=front,
         )
         if not whole:
             return columns
-        specs, priorities = [job.spec for _, job in found], self._state.priorities
+        priorities = self._state.priorities
         labels = _differing([_labels(spec) for spec in specs])
         return structs.replace(
             columns,
-            submitted_s=[job.submitted_s for _, job in found],
+            submitted_s=[job.submitted_s for job in found],
             priorities=_differing([spec.priority for spec in specs]),
-            terms=[] if priorities is None else [priorities.terms(job) for _, job in found],
+            terms=[] if priorities is None else [priorities.terms(job) for job in found],
             labels=[Labels(**dict(zip(_LABELS, each, strict=True))) for each in labels],
         )
 
