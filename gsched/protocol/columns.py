@@ -1,7 +1,10 @@
 """Jobs that a list has in columns, as rows."""
 
+from collections import deque
 from collections.abc import Iterator
 from copy import copy
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
@@ -15,8 +18,8 @@ def with_rows(reply: JobList) -> JobList:
     """Return a list with a row for each job, in the order of ids."""
     if not reply.columns:
         return reply
-    rows = [*reply.jobs, *(row for group in reply.columns for row in rows_of(group))]
-    rows.sort(key=lambda row: row.id)
+    rows = [*reply.jobs, *chain.from_iterable(map(rows_of, reply.columns))]
+    rows.sort(key=attrgetter("id"))
     return JobList(
         server=reply.server,
         now_s=reply.now_s,
@@ -28,10 +31,9 @@ def with_rows(reply: JobList) -> JobList:
 
 def rows_of(group: JobColumns) -> list[JobRow]:
     """Return the rows of jobs in columns, those of ``columns=all``."""
-    rows = [copy(group.row) for _ in group.ids]
-    for name, values in _differing(group):
-        for row, value in zip(rows, values, strict=True):
-            structs.force_setattr(row, name, value)  # the copy is of this module until it returns
+    rows = list(map(copy, repeat(group.row, len(group.ids))))
+    for name, values in _differing(group):  # the copies are of this module until it returns
+        deque(map(structs.force_setattr, rows, repeat(name), values), maxlen=0)
     return rows
 
 

@@ -316,7 +316,8 @@ async def send(
             rows = []
             for job in jobs:
                 rows.append(row(job))
-                await pace.keep()
+                if pace.is_due:
+                    await pace.rest()
             if rows:
                 data = (b"" if is_first else b",") + _rows(rows)
                 is_first = False

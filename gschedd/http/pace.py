@@ -1,8 +1,9 @@
 """Leaving the loop to others: some milliseconds of work, then a rest that is as long.
 
 The head serves everybody on one thread. Work that takes long is done in pieces; after each, its
-request rests for as long as the piece took. A small request of somebody else, which needs the
-loop some five times, then waits for about one piece, not for one each time.
+request rests for as long as the piece took, if others have anything to do. A small request of
+somebody else, which needs the loop some five times, then waits for about one piece, not for one
+each time.
 """
 
 import asyncio
@@ -13,17 +14,23 @@ from typing import Final
 
 PIECE_S: Final = 0.005  # of work, after which others get their turn
 LONGEST_REST_S: Final = 0.05
+BUSY_S: Final = 0.0001  # two turns of the loop in which others have nothing to do take less
 
 
 class Pace:
-    """The pace of one request; its work begins when this is made."""
+    """The pace of one request; its work begins when this is made.
 
-    __slots__ = ("_begin_s", "_loop", "_worked_s")
+    A rest is as long as the work before it. What others had the loop for longer than that is taken
+    off the next rests. There is none where nobody else has anything to do.
+    """
+
+    __slots__ = ("_begin_s", "_loop", "_rested_s", "_worked_s")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._begin_s = self._loop.time()
         self._worked_s = 0.0  # before that, since the last rest
+        self._rested_s = 0.0  # more than was worked, until the last rest
 
     def begin(self) -> None:
         """Count work from now on; what the request waited for was not its own work."""
@@ -38,13 +45,24 @@ class Pace:
     async def rest(self) -> None:
         """Rest for as long as was worked."""
         self.stop()
-        await asyncio.sleep(min(self._worked_s, LONGEST_REST_S))
-        self._worked_s = 0.0
+        work_s, self._worked_s = min(self._worked_s, LONGEST_REST_S), 0.0
+        for _ in range(2):  # in the second turn those are served whose requests came meanwhile
+            await asyncio.sleep(0)
+        others_s = self._loop.time() - self._begin_s
+        if others_s >= BUSY_S:
+            await asyncio.sleep(max(0.0, work_s - others_s - self._rested_s))
+            self._rested_s += self._loop.time() - self._begin_s - work_s
+            self._rested_s = min(max(0.0, self._rested_s), LONGEST_REST_S)
         self.begin()
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether a piece of work is done."""
+        return self._worked_s + self._loop.time() - self._begin_s >= PIECE_S
 
     async def keep(self) -> None:
         """Rest if a piece of work is done; to be called after each small step of it."""
-        if self._worked_s + self._loop.time() - self._begin_s >= PIECE_S:
+        if self.is_due:
             await self.rest()
 
 

@@ -15,7 +15,7 @@ from gsched.model.job import Labels, Outcome, stated_of
 from gsched.model.reports import made_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
-from gsched.model.states import AttemptState, JobState
+from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api, job_rows
 from gsched.protocol.job_rows import StartRow
 from gschedd.core.forecast.deadline import is_planned, outlook_of
@@ -65,6 +65,7 @@ T = TypeVar("T")
 
 _LABELS: Final = Labels.__struct_fields__
 _labels = attrgetter(*_LABELS)
+_MOVES: Final = ("moves", "moves_lost", "moves_cost_s", "preemptions", "preempted_gpu_s")
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 #: Name and letter of each state, and whether it is one of a job that waits.
 _SHOWN_STATES = {state: (state.value, state.letter, state in WAITING_STATES) for state in JobState}
@@ -228,7 +229,7 @@ class JobViews:
         )
 
     def _plain_row(self, job: Job) -> job_rows.JobRow:
-        spec, attempt, priorities = job.spec, job.attempt, self._state.priorities
+        spec, attempt = job.spec, job.attempt
         cpus, places, gpus, memory_bytes = self._size(spec.request)
         nodes: tuple[str, ...] = ()
         used, live, cpu_s, wall_s = NOTHING_USED, None, job.cpu_s, job.wall_s
@@ -240,7 +241,6 @@ class JobViews:
             if attempt.ended_s is None:
                 cpu_s += used.cpu_s
         state, letter, waits = _SHOWN_STATES[job.state]
-        why = self._reasons.why(job) if waits else self._unanswered(job)
         row = job_rows.JobRow(
             id=job.id,
             name=spec.name,
@@ -252,45 +252,55 @@ class JobViews:
             cpus=cpus,
             places=places,
             gpus=gpus,
-            gpu_share=share_of(job),
             memory_bytes=memory_bytes,
             priority=spec.priority,
-            terms=priorities.terms(job)
-            if priorities is not None and job.state is JobState.QUEUED
-            else None,
             walltime_s=spec.walltime_s,
             started_s=_started_s(job),
-            ended_s=job.ended_s,
             attempt=job.attempts,
             nodes=nodes,
             cpu_s=cpu_s,
             wall_s=wall_s,
-            reason="" if why is NO_WHY else why.words,
-            short_reason=why.short,
-            predicted_start_s=why.start_s,
-            outcome=outcome_row(job.outcome),
             live=live,
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
-            next_try_s=next_try_s(job),
-            reservation=(attempt.reservation if attempt is not None else "") or spec.reservation,
         )
+        why = self._reasons.why(job) if waits else self._unanswered(job)
+        rare = self._rare(job, why)
+        return structs.replace(row, **rare) if rare else row
+
+    def _rare(self, job: Job, why: Why) -> dict[str, object]:
+        """Return what few rows have: each field that a row is made with takes its time."""
+        spec, priorities = job.spec, self._state.priorities
+        rare: dict[str, object] = {}
+        if why is not NO_WHY:
+            rare["reason"], rare["short_reason"] = why.words, why.short
+            rare["predicted_start_s"] = why.start_s
+        if job.state in WAITING_STATES:
+            rare["next_try_s"] = next_try_s(job)
+            if priorities is not None and job.state is JobState.QUEUED:
+                rare["terms"] = priorities.terms(job)
+        if job.ended_s is not None:
+            rare["ended_s"] = job.ended_s
+        if job.outcome is not None:
+            rare["outcome"] = outcome_row(job.outcome)
+        if spec.request.gpu_share is not None:
+            rare["gpu_share"] = share_of(job)
+        reservation = (
+            job.attempt.reservation if job.attempt is not None else ""
+        ) or spec.reservation
+        if reservation:
+            rare["reservation"] = reservation
         if job.sparse is not None:
-            row = structs.replace(
-                row,
-                short_number=job.short_number if spec.array is None else 0,
-                moves=job.moves,
-                moves_lost=job.moves_lost,
-                moves_cost_s=job.moves_cost_s,
-                preemptions=job.preemptions,
-                preempted_gpu_s=job.preempted_gpu_s,
-            )
+            rare["short_number"] = job.short_number if spec.array is None else 0
+            rare |= {name: getattr(job, name) for name in _MOVES}
         labels = _labels(spec)
-        return (
-            structs.replace(row, **dict(zip(_LABELS, labels, strict=True))) if any(labels) else row
-        )
+        if any(labels):
+            rare.update(zip(_LABELS, labels, strict=True))
+        return rare
 
     def _unanswered(self, job: Job) -> Why:
+        if self._is_plain(job):
+            return NO_WHY
         requeued_s = self._leases.requeued_s(job, self._settings)
         patience_s = self._settings.config.head.node_timeout_s
         why = unanswered(job, self._state, self._now_s, requeued_s, patience_s)
@@ -300,6 +310,21 @@ class JobViews:
         if passage is not None:
             return Why(passage.words, short=passage.short)
         return idle_why(job, self._state, self._now_s)
+
+    def _is_plain(self, job: Job) -> bool:
+        """Return whether there is nothing to say of a running job: most are so."""
+        state = self._state
+        if job.attempt is None or job.id in state.volatile.passages:
+            return False
+        for name, part in job.attempt.parts.items():
+            node, share = state.nodes.get(name), part.share
+            if (
+                share.gpu_indices
+                or share.gpu_shares
+                or (node is not None and node.state is NodeState.UNREACHABLE)
+            ):
+                return False
+        return True
 
     def _present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""
