@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -219,6 +219,9 @@ def _add(generic: Generic, change: Generic, sign: int) -> Generic:
     return tuple(sorted(counts.items()))
 
 
+#: Of so many nodes one is moved in their order at most; of more of them it is made anew.
+MOVES_MAX: Final = 4
+
 #: What nodes are sorted by: whether it has GPUs at all, free GPUs, CPUs and memory, name. For any
 #: chunk that is the order of how much would stay behind, the least first.
 RoomKey = tuple[bool, int, int, int, str]
@@ -320,7 +323,7 @@ class Spaces:
         """Return the keys of all nodes in order; only to be read, before the next change."""
         if self._order is not None:
             return self._order
-        if isinstance(self._base, SortedSpaces):
+        if isinstance(self._base, SortedSpaces) and len(self._changed) * MOVES_MAX <= len(self):
             if not self._changed:
                 return self._base.order
             self._order = self._base.order.copy()

@@ -65,13 +65,15 @@ def without(spaces: Spaces, closed: Iterable[Closed]) -> Spaces:
     for each in closed:
         node = each if isinstance(each, str) else each.node
         if node in left:
-            space = left[node]
-            left.put(
-                structs.replace(space, open=False)
-                if isinstance(each, str)
-                else _without_part(space, each)
-            )
+            left.put(narrowed(left[node], each))
     return left
+
+
+def narrowed(space: FreeNode, closed: Closed) -> FreeNode:
+    """Return a node without a part, or closed."""
+    if isinstance(closed, str):
+        return structs.replace(space, open=False)
+    return _without_part(space, closed)
 
 
 def _without_part(space: FreeNode, part: Share) -> FreeNode:

@@ -23,7 +23,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_duration
 from gschedd.plan.amounts import amounts_needed, amounts_there
-from gschedd.plan.fit import NoFit, may_help, place
+from gschedd.plan.fit import NoFit, place
 from gschedd.plan.lanes import MAX_PASSED, Walk, walk_of
 from gschedd.plan.limits import AtLimit, LimitRoom
 from gschedd.plan.snapshot import (
@@ -37,10 +37,11 @@ from gschedd.plan.snapshot import (
     Wait,
     end_order,
 )
-from gschedd.plan.space import FreeNode, Spaces, take
+from gschedd.plan.space import FreeNode, Spaces, common, take
 from gschedd.plan.windows import Closed, barred, window_reason, without
 from gschedd.plan.words import Lack, Reason
 from gschedd.policies.kit.chooser import Chooser
+from gschedd.policies.kit.earliest import WaitingRequest, earliest
 
 #: Why a job waits that would be preempted where it could start.
 KEPT: Final = Reason(
@@ -99,6 +100,8 @@ class _Pass:
         self.barred: dict[float | None, frozenset[Closed]] = {}
         self.views: dict[frozenset[Closed], Spaces] = {}
         self.spare: dict[str, FreeNode] = {}
+        #: What is free now and when the job with the reservation starts; None: not looked at yet.
+        self.beside: Spaces | None = None
         #: Requests that do not fit beside the reservation, with the nodes that are closed to them.
         self.lacking_beside: set[tuple[Request, frozenset[Closed]]] = set()
         self.needed: dict[tuple[Request, float | None], Mapping[str, float]] = {}
@@ -293,9 +296,9 @@ class _Pass:
         request, closed = job_class.request, self._closed(job_class, job)
         if (request, closed) in self.lacking_beside:
             return None
-        found = place(
-            request, without(self.free.common_with(self.spare), closed), self.chooser.rank(job)
-        )
+        if self.beside is None:
+            self.beside = self.free.common_with(self.spare)
+        found = place(request, without(self.beside, closed), self.chooser.rank(job))
         if isinstance(found, NoFit):
             self.lacking_beside.add((request, closed))
             return None
@@ -304,10 +307,18 @@ class _Pass:
     def _accept(self, job_class: JobClass, job: int, allocation: Allocation, why: str) -> None:
         self.free.take(allocation)
         self.views.clear()
+        self._follow_beside(allocation)
         self.chooser.started(job, allocation)
         if self.room is not None and job_class.party is not None:
             self.room.take(job_class.party, self._counted(job_class, allocation))
         self.starts.append(Start(job=job, job_class=job_class, allocation=allocation, why=why))
+
+    def _follow_beside(self, allocation: Allocation) -> None:
+        """Take in what was taken, once it is taken of what is spare, too."""
+        if self.beside is not None:
+            for node in (share.node for share in allocation):
+                space, spare = self.free[node], self.spare.get(node)
+                self.beside.put(space if spare is None else common(space, spare))
 
     def _wait(self, job_class: JobClass, job: int, reason: Lack | str) -> None:
         if self.blocked_job is not None or not self.reserve:
@@ -340,44 +351,22 @@ class _Pass:
         since until then things are only given back. If the job does not fit even when all has
         ended (its nodes are down), nothing is reserved: the shadow time lies beyond everything.
         """
-        now_s, request = self.snapshot.now_s, job_class.request
-        windows = self.snapshot.windows
-        later = self.free.copy()
+        now_s = self.snapshot.now_s
+        never_s = now_s + UNLIMITED_S
         rank = self.chooser.rank(job)
-        alone = len(request.chunks) == 1 and request.chunks[0].count == 1
-        for end_s, allocation, names in self._events():
-            later.give(allocation)
-            if not any(may_help(request, later[name]) for name in names):
-                continue
-            # one place did not fit anywhere before, so it can only where something has ended
-            where = Spaces({name: later[name] for name in names}) if alone else later
-            if windows:
-                at_s = now_s + UNLIMITED_S if end_s is None else max(end_s, now_s)
-                where = without(where, barred(windows, at_s, job_class.walltime_s))
-            found = place(request, where, rank)
-            if not isinstance(found, NoFit):
-                spare = {share.node: take(later[share.node], share) for share in found}
-                if end_s is None:
-                    return now_s + UNLIMITED_S, None, spare
-                return max(end_s, now_s), max(end_s, now_s), spare
-        return now_s + UNLIMITED_S, None, {}
-
-    def _events(self) -> Iterable[tuple[float | None, Allocation, tuple[str, ...]]]:
-        """Yield when something becomes free, what of it is given back, and on which nodes."""
-        ends = (
-            (each.end_s, each.allocation, tuple(share.node for share in each.allocation))
-            for each in self._in_order_of_ends()
+        fit = earliest(
+            WaitingRequest(request=job_class.request, walltime_s=job_class.walltime_s, rank=rank),
+            self.free,
+            self._in_order_of_ends(),
+            self.snapshot.windows,
+            (now_s, never_s),
         )
-        windows = sorted(
-            (window.to_s, node)
-            for node, of_node in self.snapshot.windows.items()
-            for window in of_node
-            if node in self.free
-        )
-        opened = ((to_s, (), (node,)) for to_s, node in windows)
-        if not windows:
-            return ends
-        return heapq.merge(ends, opened, key=lambda each: (each[0] is None, each[0] or 0.0))
+        if fit is None:
+            return never_s, None, {}
+        spare = {share.node: take(fit.later[share.node], share) for share in fit.allocation}
+        if fit.end_s is None:
+            return never_s, None, spare
+        return max(fit.end_s, now_s), max(fit.end_s, now_s), spare
 
     def _in_order_of_ends(self) -> Iterable[RunningJob]:
         """Return what runs and what this plan starts, by planned ends."""
