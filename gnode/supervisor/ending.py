@@ -111,12 +111,6 @@ class Ending:
             return None
         return self._started_s + self._walltime_s
 
-    def due_after_s(self) -> float | None:
-        """Return how long after the start its walltime, or the signal before its end, is due."""
-        if self._walltime_s is None:
-            return None
-        return max(0.0, self._walltime_s - (self.early_s or 0.0))
-
     def _early_due_s(self) -> float | None:
         """Return when the job is told that its walltime ends, None if it is not, or was."""
         limit_s = self._limit_s()

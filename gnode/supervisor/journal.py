@@ -158,10 +158,6 @@ class Journal:
 
     # --- read ---
 
-    def place(self) -> tuple[int, int]:
-        """Return the file's descriptor, and up to which byte its orders were read."""
-        return self._fd, self._offset
-
     def story(self) -> Story:
         """Return what all lines say; `orders` goes on where it was."""
         return Story(_read_from(self._fd, 0))

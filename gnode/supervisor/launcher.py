@@ -83,6 +83,7 @@ class Launcher:
             for fd, events in self._epoll.poll(patience_s):
                 self._handle(fd, events)
             self._look_after_spool()
+            self._pool.trim()
             for name, pid in self._lost.step(
                 self._pool.by_pid.keys() | self._cleaners.keys() | self._epilogs.keys()
             ):

@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import NoReturn
 
 from gnode.supervisor import kernel, native, proc, spool, supervise
@@ -22,7 +23,8 @@ from gnode.supervisor.child import Surroundings
 from gnode.supervisor.privilege import PrivilegeRules
 from gsched import failpoint
 
-_IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
+_IDLE_LEAST = 16  # each holds some 3 MB; more are kept while as many attempts run at a time
+_PERIOD_S = 10.0  # for which the most attempts at a time are kept in mind
 _ATTEMPTS_MAX = 500  # then a fresh one: whatever leaks stays small
 _NAME_BYTES_MAX = 64
 _DONE, _FOREIGN = b"D", b"F"
@@ -67,6 +69,8 @@ class SupervisorPool:
         self.by_name: dict[str, PooledSupervisor] = {}
         self._idle: list[PooledSupervisor] = []
         self._idle_confined: list[PooledSupervisor] = []
+        self._most_busy = self._most_busy_before = 0
+        self._period_since_s = time.monotonic()
 
     def start(
         self,
@@ -111,9 +115,27 @@ class SupervisorPool:
         for worker in self.by_pid.values():
             worker.left = 0
         for idle in (self._idle, self._idle_confined):
-            for worker in idle:
-                worker.channel.shutdown(socket.SHUT_RDWR)
-            idle.clear()
+            self._let_go(idle, len(idle))
+
+    def trim(self) -> None:
+        """Let idle supervisors go that the last periods had no use for."""
+        now_s = time.monotonic()
+        if now_s - self._period_since_s < _PERIOD_S:
+            return
+        self._period_since_s = now_s
+        self._most_busy_before, self._most_busy = self._most_busy, len(self.by_name)
+        for idle in (self._idle, self._idle_confined):
+            self._let_go(idle, len(idle) - self._idle_max())
+
+    def _idle_max(self) -> int:
+        return max(_IDLE_LEAST, self._most_busy, self._most_busy_before)
+
+    @staticmethod
+    def _let_go(idle: list[PooledSupervisor], count: int) -> None:
+        """Let the first of some idle supervisors go: these have been idle for the longest time."""
+        for worker in idle[: max(0, count)]:
+            worker.channel.shutdown(socket.SHUT_RDWR)
+        del idle[: max(0, count)]
 
     def _take_idle(self, *, confined: bool) -> PooledSupervisor | None:
         """Take an idle supervisor; for a confined attempt a confined one, if there is any."""
@@ -142,6 +164,7 @@ class SupervisorPool:
         worker.name = name
         worker.left -= 1
         self.by_name[name] = worker
+        self._most_busy = max(self._most_busy, len(self.by_name))
         return True
 
     def _fork(self) -> PooledSupervisor:
@@ -172,7 +195,7 @@ class SupervisorPool:
         name, worker.name = worker.name, ""
         del self.by_name[name]
         idle = self._idle_confined if worker.confined else self._idle
-        if worker.left > 0 and len(idle) < _IDLE_MAX:
+        if worker.left > 0 and len(idle) < self._idle_max():
             idle.append(worker)
         else:
             worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
@@ -217,6 +240,30 @@ def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
         os._exit(status)
 
 
+class _Requests:
+    """The launcher's requests, as Python takes them: see `NativeServer`."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def obey(self, rules: bytes, around: Surroundings) -> None:
+        """Do nothing: they are asked for when they are needed."""
+
+    def is_pending(self) -> bool:
+        """Return whether the request that was returned is still the next one."""
+        return False
+
+    def wait(self, last: str) -> tuple[bytes, tuple[int, int] | None, None, str]:
+        """Return the next request, and the descriptors that came with it, if they did."""
+        kernel.set_name(b"gsv idle")
+        request, opened = _receive(self._channel)
+        kernel.set_name(b"gsv " + request.partition(b"\0")[0])
+        # Orders and alarms of the attempt before mean nothing to the next one.
+        while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
+            pass
+        return request, opened, None, last
+
+
 def _receive(channel: socket.socket) -> tuple[bytes, tuple[int, int] | None]:
     """Return a request of the launcher, and the descriptors that came with it, if they did."""
     request, ancillary, _, _ = channel.recvmsg(8192, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
@@ -232,26 +279,22 @@ def _receive(channel: socket.socket) -> tuple[bytes, tuple[int, int] | None]:
 def _serve(around: Surroundings) -> None:
     own = supervise.SupervisorIdentity()
     channel = socket.socket(fileno=_CHANNEL_FD)
+    identity = (own.pid, own.start_ticks)
+    server = native.server(_CHANNEL_FD, around, identity) or _Requests(channel)
     last, known_rules = "", b""
     while True:
-        kernel.set_name(b"gsv idle")
-        request, opened = _receive(channel)
+        request, opened, course, last = server.wait(last)
         if not request:
             spool.keep_exit(last)  # the launcher may not have passed it on
             return
-        name, directory, rules = request.split(b"\0")
+        _, directory, rules = request.split(b"\0")
         if rules != known_rules:  # since the last attempt, or since this process was forked
             known_rules = rules
-            allow_root, uid_min, confined = map(int, rules.split())
-            around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
-            if confined and not around.confined:
-                kernel.forbid_new_privileges()
-                around.confined = True
-        kernel.set_name(b"gsv " + name)
-        # Orders and alarms of the attempt before mean nothing to the next one.
-        while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
-            pass
-        ended = supervise.run(os.fsdecode(directory), around, own, opened)
+            _obey_rules(rules, around)
+            server.obey(rules, around)
+        if server.is_pending():
+            continue
+        ended = supervise.run(os.fsdecode(directory), around, own, opened, course)
         last = "" if ended is None else os.fsdecode(directory)
         answer = _FOREIGN if ended is None else _DONE + b"\n".join(ended)
         if len(answer) > _ANSWER_BYTES_MAX:
@@ -261,3 +304,11 @@ def _serve(around: Surroundings) -> None:
         except OSError:  # the launcher is gone
             spool.keep_exit(last)
             return
+
+
+def _obey_rules(rules: bytes, around: Surroundings) -> None:
+    allow_root, uid_min, confined = map(int, rules.split())
+    around.rules = PrivilegeRules(allow_root=bool(allow_root), uid_min=uid_min)
+    if confined and not around.confined:
+        kernel.forbid_new_privileges()
+        around.confined = True

@@ -133,6 +133,22 @@ def _claim(directory: str, place: int, fd: int) -> AttemptClaim | None:
     return AttemptClaim(task, fd, journal, JournalCommands(directory, journal))
 
 
+def claimed(directory: str, opened: tuple[int, int], journal_fd: int) -> AttemptClaim:
+    """Return what this process holds of an attempt that the library in C has claimed.
+
+    Args:
+        directory: of the attempt.
+        opened: see `claim`; the task is locked.
+        journal_fd: of its journal.
+    """
+    place, fd = opened
+    os.close(place)
+    journal = Journal(directory, journal_fd)
+    return AttemptClaim(
+        decode(Task, read_all(fd)), fd, journal, JournalCommands(directory, journal)
+    )
+
+
 def is_claimed(directory: str) -> bool:
     """Return whether a living supervisor holds the attempt."""
     fd = os.open(f"{directory}/{TASK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

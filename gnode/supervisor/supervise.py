@@ -70,18 +70,30 @@ def run(
     around: Surroundings,
     own: SupervisorIdentity,
     opened: tuple[int, int] | None = None,
+    course: native.Course | None = None,
 ) -> tuple[bytes, bytes] | None:
-    """Run the attempt in ``directory`` to its end; ``opened`` is of `spool.open_task`.
+    """Run the attempt in ``directory`` to its end.
+
+    Args:
+        directory: of the attempt.
+        around: see `Surroundings`.
+        own: this process.
+        opened: what `spool.open_task` has returned for it; closed here.
+        course: how far the library has taken it, which has claimed it; None: it is untouched.
 
     Returns:
         Its exit record, not flushed (empty: it was taken out of the spool), and the record of its
         start (empty: it was not started) as they are in its journal; None: it is another
         supervisor's.
     """
-    claim = spool.claim(directory, opened)
+    claim = (
+        spool.claim(directory, opened)
+        if course is None or opened is None
+        else spool.claimed(directory, opened, course.journal_fd)
+    )
     if claim is None:
         return None
-    supervisor = _Supervisor(directory, claim, own)
+    supervisor = _Supervisor(directory, claim, own, course)
     written = supervisor.run(around)
     claim.close()
     return written, supervisor.info
@@ -93,6 +105,7 @@ class _Supervisor:
     __slots__ = (
         "_asking",
         "_commands",
+        "_course",
         "_directory",
         "_ending",
         "_errand_pid",
@@ -114,8 +127,15 @@ class _Supervisor:
         "info",
     )
 
-    def __init__(self, directory: str, claim: spool.AttemptClaim, own: SupervisorIdentity) -> None:
+    def __init__(
+        self,
+        directory: str,
+        claim: spool.AttemptClaim,
+        own: SupervisorIdentity,
+        course: native.Course | None,
+    ) -> None:
         self.info = b""
+        self._course = course
         self._own = own
         self._lock_fd = claim.lock_fd
         self._look_s = 0.0
@@ -148,8 +168,7 @@ class _Supervisor:
         """Start the job, wait until nothing of it is left, record how it ended."""
         self._shells = shells.Shells(self._directory, around)
         try:
-            if record_text := self._run_program(around):
-                return record_text
+            self._run_program(around)
         except LaunchError as error:
             self._clear_launch()
             errands = self._errands(around)
@@ -179,32 +198,26 @@ class _Supervisor:
         private.leave(around)
         return self._write_down(result)
 
-    def _run_program(self, around: Surroundings) -> bytes:
-        """Start the job, and wait until nothing of it is left; return its record if it is written.
+    def _run_program(self, around: Surroundings) -> None:
+        """Start the job, and wait until nothing of it is left.
 
         Raises:
             LaunchError: the program was not started.
         """
-        self._obey()
-        self._refuse_if_stopped()
-        child.check_owner(self._task, around)
-        stage = native.UNTOUCHED
-        if native.is_possible(self._task, around):
-            own = (self._own.pid, self._own.start_ticks)
-            course = native.run(self._task, around, self._journal, self._ending, own)
-            if course.record:
-                self.info = course.info
-                return course.record
-            stage = course.stage
+        course = self._course
+        if course is None:
+            self._obey()
+            self._refuse_if_stopped()
+            child.check_owner(self._task, around)
+        else:
             self._user_dir.adopt(course.user_dir_fd)
-            if stage == native.RUNS:
-                self._go_on(course)
-        if stage != native.RUNS:
-            self._launch(around, is_announced=stage == native.ANNOUNCED)
+        if course is not None and course.stage == native.RUNS:
+            self._go_on(course)
+        else:
+            self._launch(around, is_announced=course is not None)
             self._watch()
         if self._ending.reason is None:
             filled.check_unpacked(self._task, self._seen.status)
-        return b""
 
     def _never_ran(self, error: LaunchError) -> dict[str, object]:
         """Return the record of an attempt whose program was not started."""

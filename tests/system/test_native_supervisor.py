@@ -13,6 +13,7 @@ import pytest
 
 from gnode.compiling import find_compiler
 from gnode.hw import cgroups
+from gsched.directories import mark_of
 from tests.support import records
 from tests.support.cluster import NATIVE_WORDS
 from tests.support.gnode_world import GnodeWorld
@@ -116,6 +117,59 @@ def test_a_text_that_c_would_cut_is_left_to_python(start: Start, native_library:
 
     assert record["kind"] != "exited"
     assert list(launcher.out.iterdir()) == []
+
+
+def test_a_task_of_a_newer_gnode_is_left_to_python(start: Start, native_library: str) -> None:
+    launcher = start(native_library)
+
+    assert not runs_natively(launcher, 1, stage_somewhere=[["true"]])
+    assert runs_natively(launcher, 2)
+
+
+def test_both_read_the_same_texts(start: Start, native_library: str) -> None:
+    """Escapes, characters of two to four bytes, bytes that are no text, and a long text."""
+    odd = 'quote" slash\\ /\b\f\n\r\t\x1f\x7f ä € \U0001f600 \udcff\udc80 ' + "x" * 70_000
+    env = {"PATH": os.defpath, "ODD": odd, "Ünicode": "1", "EMPTY": ""}
+    for library in ("", native_library):
+        launcher = start(library)
+        files = [{"name": odd[:20].replace("/", ""), "mode": 0o400, "content": odd}]
+        path = f"{launcher.state}/user/2.1/{files[0]['name']}"
+
+        launcher.run(launcher.task(1, ["env", "-0"], env=env))
+        launcher.run(launcher.task(2, ["cat", path], files=files))
+
+        found = {*(launcher.out / "job.o1").read_bytes().split(b"\0")}
+        assert found == {b"", *(os.fsencode(f"{name}={value}") for name, value in env.items())}
+        assert (launcher.out / "job.o2").read_bytes() == os.fsencode(odd)
+
+
+def test_the_directory_of_submission_is_looked_for(
+    start: Start, native_library: str, tmp_path: Path
+) -> None:
+    """The library knows that it is here; where it does not, Python looks."""
+    launcher = start(native_library)
+    here, other = tmp_path / "here", tmp_path / "other"
+    for each in (here, other):
+        each.mkdir()
+    away = {"submit_dir": str(here), "host": "host", "outbox": str(tmp_path / "outbox")}
+
+    assert runs_natively(launcher, 1, away=away | {"mark": mark_of(str(here))})
+    assert not runs_natively(launcher, 2, away=away | {"mark": mark_of(str(other))})
+    assert not launcher.started(2)["away"], "another one, in the same place"
+    boot_id, rest = mark_of(str(here)).split(" ", 1)
+    assert not runs_natively(launcher, 3, away=away | {"mark": f"{boot_id[::-1]} {rest}"})
+    assert launcher.started(3)["away"]
+
+
+def test_an_attempt_whose_lease_is_over_is_not_started(start: Start, native_library: str) -> None:
+    told: list[tuple[str, str]] = []
+    for library in ("", native_library):
+        launcher = start(library)
+        record = launcher.run(launcher.task(1, ["true"], lease_s=1.0, lease_from_s=0.5))
+        told.append((record["kind"], record["message"]))
+
+    assert told[0] == told[1]
+    assert told[0][0] == "node_lost"
 
 
 def test_it_comes_and_goes_between_two_jobs(start: Start, native_library: str) -> None:

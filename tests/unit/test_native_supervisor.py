@@ -1,6 +1,8 @@
 """The library that runs plain jobs: its build, its version, who may have written it."""
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnode.compiling import CompilerError, find_compiler
+from gnode.core.task import AcceptedTask
 from gnode.daemon import native_build
 from gnode.supervisor import native
 
@@ -38,13 +41,22 @@ def loaded(path: Path) -> str:
 
 
 def test_the_compiler_has_nothing_to_say(tmp_path: Path, compiler: str) -> None:
-    source = str(native_build.SOURCES / "supervisor.c")
+    sources = map(str, native_build.SOURCES.glob("*.c"))
     made = str(tmp_path / "made.so")
-    command = [compiler, source, *native_build.FLAGS, *STRICT, "-o", made]
+    command = [compiler, *sources, *native_build.FLAGS, *STRICT, "-o", made]
 
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_it_knows_each_field_of_a_task() -> None:
+    """A task with a field that it does not know is Python's: so would be all jobs."""
+    source = (native_build.SOURCES / "task.c").read_text()
+    table = source[source.index("FIELDS[] = {") :].partition("};")[0]
+    known = re.findall(r'^ *\{"(\w+)"', table, re.MULTILINE)
+
+    assert known == [field.name for field in dataclasses.fields(AcceptedTask)]
 
 
 def test_a_build_is_found_again_and_used(tmp_path: Path, compiler: str) -> None:
@@ -65,7 +77,7 @@ def test_a_library_that_others_can_write_is_refused(tmp_path: Path, compiler: st
 
 def test_a_library_of_another_version_is_refused(tmp_path: Path, compiler: str) -> None:
     other = tmp_path / "other.so"
-    text = f"unsigned gsv_abi = {native.ABI + 1}, gsv_attempt_bytes = 8; int gsv_run(void) {{}}"
+    text = f"unsigned gsv_abi = {native.ABI + 1}, gsv_server_bytes = 8; int gsv_serve(void) {{}}"
     command = [compiler, "-x", "c", "-", "-shared", "-fPIC", "-w", "-o", str(other)]
     subprocess.run(command, input=text, text=True, timeout=60, check=True)
 

@@ -1,67 +1,68 @@
-"""What a supervisor gets from its launcher: a request, and what was opened for it."""
+"""How many supervisors the launcher keeps for the next attempts."""
 
 import os
-import pathlib
 import socket
-from collections.abc import Iterator
+import time
 
 import pytest
 
-from gnode.supervisor import pool
-
-REQUEST = b"1.1\0/spool/1.1\0" + b"0 1000 0"
-
-
-@pytest.fixture
-def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        yield ours, theirs
+from gnode.supervisor.child import Surroundings
+from gnode.supervisor.pool import PooledSupervisor, SupervisorPool
 
 
-def open_files() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
+class ForklessPool(SupervisorPool):
+    """A pool whose supervisors are only the far ends of their channels."""
+
+    def __init__(self) -> None:
+        super().__init__(Surroundings())
+        self.far_ends: dict[PooledSupervisor, socket.socket] = {}
+
+    def _fork(self) -> PooledSupervisor:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.setblocking(False)  # noqa: FBT003 - the socket's own signature
+        worker = PooledSupervisor(os.getpid(), ours)
+        self.far_ends[worker] = theirs
+        return worker
+
+    def run(self, count: int) -> None:
+        """Run so many attempts at the same time."""
+        workers = [self.start(f"{number}.1", "/nowhere", fresh=False)[0] for number in range(count)]
+        for worker in workers:
+            self.far_ends[worker].recv(4096)
+            self.far_ends[worker].send(b"D")
+            assert self.finished(worker) is not None
+
+    def kept(self) -> int:
+        """Return how many supervisors were not let go."""
+        return sum(not _is_closed(end) for end in self.far_ends.values())
+
+    def close(self) -> None:
+        for worker, end in self.far_ends.items():
+            worker.channel.close()
+            end.close()
 
 
-def test_both_descriptors_come_with_a_request(
-    channel: tuple[socket.socket, socket.socket], tmp_path: pathlib.Path
-) -> None:
-    ours, theirs = channel
-    (tmp_path / "task").write_text("the task")
-    place = os.open(tmp_path, os.O_PATH)
-    task = os.open(tmp_path / "task", os.O_RDONLY)
-    socket.send_fds(ours, [REQUEST], [place, task])
-    os.close(place)
-    os.close(task)
-
-    request, opened = pool._receive(theirs)
-
-    assert request == REQUEST
-    assert opened is not None
-    assert os.path.samestat(os.fstat(opened[0]), os.stat(tmp_path))
-    assert os.read(opened[1], 100) == b"the task"
-    assert not any(map(os.get_inheritable, opened)), "no program of a job may have them"
-    for fd in opened:
-        os.close(fd)
+def _is_closed(end: socket.socket) -> bool:
+    try:
+        return not end.recv(4096)
+    except BlockingIOError:
+        return False
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_without_both_the_supervisor_opens_the_task_itself(
-    channel: tuple[socket.socket, socket.socket], count: int
-) -> None:
-    """As after an idle supervisor was killed, or where it has no room for another descriptor."""
-    ours, theirs = channel
-    before = open_files()
-    socket.send_fds(ours, [REQUEST], [0] * count)
+def test_as_many_are_kept_as_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    pool = ForklessPool()
+    try:
+        pool.run(40)
+        pool.run(40)
+        assert len(pool.far_ends) == pool.kept() == 40
 
-    assert pool._receive(theirs) == (REQUEST, None)
-    assert open_files() == before
-
-
-def test_the_launcher_s_end_is_an_empty_request(
-    channel: tuple[socket.socket, socket.socket],
-) -> None:
-    ours, theirs = channel
-    ours.close()
-
-    assert pool._receive(theirs) == (b"", None)
+        for kept in (40, 40, 16, 16):  # the last two periods count
+            pool.trim()
+            assert pool.kept() == kept
+            now_s[0] += 11.0
+        pool.run(20)
+        assert (len(pool.far_ends), pool.kept()) == (44, 20)
+    finally:
+        pool.close()

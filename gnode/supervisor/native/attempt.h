@@ -1,20 +1,29 @@
-/* What native.py and this library tell each other about one attempt; `_NativeAttempt` there has the same fields. */
+/* What the parts of this library share, and what native.py and the library tell each other (`gsv_server` alone). */
 #ifndef GSV_ATTEMPT_H
 #define GSV_ATTEMPT_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
-#define GSV_ABI 1 /* a change of this file needs the next number, here and in native.py */
+#define GSV_ABI 2 /* a change of `gsv_server` needs the next number, here and in native.py */
 #define GSV_FILES_MAX 8
 #define GSV_TEXT_BYTES 16384 /* of the record of a start, and of an exit */
+#define GSV_REQUEST_BYTES 8192 /* of a request of the launcher */
 
-/* How far an attempt has come; native.py goes on from there. */
+/* How far an attempt has come; Python goes on from there. */
 enum gsv_stage {
     GSV_UNTOUCHED = 0, /* nothing was done, or all was undone */
     GSV_ANNOUNCED = 1, /* directory, group and the line `starting` are there; no program runs */
     GSV_RUNS = 2,      /* the program was started; something came up that is not for here */
     GSV_ENDED = 3,     /* nothing of it is left, and the exit record is written */
+};
+
+/* Why `gsv_serve` returns. */
+enum gsv_came {
+    GSV_CLOSED = 0,  /* the launcher is gone, or has no more attempts for this process */
+    GSV_RULES = 1,   /* a request that begins with other words than `rules`: call again when they are obeyed */
+    GSV_ATTEMPT = 2, /* an attempt that Python takes over at `stage` */
 };
 
 /* The points at which a test can stop or kill this process (gsched.failpoint). */
@@ -27,61 +36,86 @@ enum gsv_point {
     GSV_AFTER_RECORD = 5,
 };
 
-struct gsv_file {
-    const char *name;
-    const char *content;
-    uint64_t content_bytes;
-    uint32_t mode;
-    uint32_t unused;
-};
+/* What this process is, which Python says once, and what has come. */
+struct gsv_server {
+    const char *own;   /* JSON: pid and start ticks of this process, as they are in a journal */
+    const char *rules; /* words of the requests whose rules this process obeys */
+    void (*failpoint)(int point);         /* NULL: none is armed */
+    int (*open_place)(const char *path); /* opens a directory that only root and we can change; negative: no */
+    uint64_t core_soft, core_hard;        /* limits of jobs */
+    double look_s;                        /* after which somebody looks after an attempt, seconds */
+    double place_kept_s;                  /* for which a directory that was opened counts as in order */
+    int32_t channel;                      /* to the launcher */
+    int32_t half_record;                  /* whether GSV_HALF_RECORD is armed */
+    int32_t has_groups;                   /* whether attempts may have control groups: Python finds back from them */
+    int32_t set_core;                     /* whether the limits of core dumps differ from this process's */
+    int32_t allow_root;                   /* rule: whether jobs of root run here */
+    int32_t has_request;                  /* there is one that was not obeyed yet */
 
-/* Texts with a count are that many strings, each but the last followed by one NUL; `_bytes` is their length. */
-struct gsv_attempt {
-    /* The program: paths to try in turn, arguments, environment, working directory. */
-    const char *programs;
-    uint64_t programs_bytes;
-    const char *argv;
-    uint64_t argv_bytes;
-    const char *env;
-    uint64_t env_bytes;
-    const char *cwd;
-    /* Its output; `err_path` NULL: both go to `out_path`. */
-    const char *out_path;
-    const char *err_path;
-    /* `user_dir`: a name in the directory that is open as `place_fd` (negative: it has none), with these files. */
-    const char *user_dir;
-    struct gsv_file files[GSV_FILES_MAX];
-    /* The group for tracking, NULL: none; `cpuset`: its CPUs as that group takes them, NULL: it confines nothing. */
-    const char *cgroup;
-    const char *cpuset;
-    /* Affinity of the program, as sched_setaffinity(2) takes it; 0 bytes: that of this process. */
-    const char *cpu_mask;
-    uint64_t cpu_mask_bytes;
-    /* JSON of the record of the start, up to what is not known before. */
-    const char *info_start;
-    uint64_t core_soft, core_hard, open_files;
-    int64_t job, number;
-    int64_t journal_bytes; /* of the journal when its orders were read */
-    /* When somebody has to look: seconds of CLOCK_BOOTTIME, and seconds after the start; negative: never. */
-    double look_s;
-    double walltime_s;
-    void (*failpoint)(int point); /* NULL: none is armed */
-    int32_t programs_count, argv_count, env_count, files_count;
-    int32_t place_fd, journal_fd;
-    int32_t append, umask, set_core, no_new_privileges;
-    int32_t half_record, unused; /* whether GSV_HALF_RECORD is armed */
+    int32_t request_bytes;
+    int32_t stage;
+    char request[GSV_REQUEST_BYTES]; /* name NUL directory NUL rules */
+    char last[GSV_REQUEST_BYTES];    /* directory of the last attempt that ended here; empty: Python's was later */
 
-    /* What came of it. */
+    /* Of the attempt that is taken over. */
+    int32_t place_fd, task_fd, journal_fd; /* of its spool; negative: not open, Python opens them */
+    int32_t user_dir_fd;                   /* open; negative: there is none */
+    int32_t job_pid;
+    int32_t has_status, status; /* of the job's own process */
+    int32_t signal;             /* what came up, 0: no signal */
+    int32_t is_over;            /* nothing of it was left */
+    int32_t unused;
     double started_s, started_boottime_s;
     double cpu_s;
     int64_t memory_peak_bytes;
     const char *info;   /* the record of the start; empty: it is not written */
-    const char *record; /* the exit record */
-    int32_t user_dir_fd; /* open, unless the attempt has ended; negative: there is none */
-    int32_t job_pid;
-    int32_t has_status, status; /* of the job's own process */
-    int32_t signal; /* what came up, 0: no signal */
-    int32_t is_over; /* nothing of it was left */
+    const char *out_path, *err_path; /* of its output files; both the same: one file */
 };
+
+struct gsv_file {
+    const char *name;
+    const char *content;
+    size_t bytes;
+    mode_t mode;
+};
+
+/* One attempt of a plain job: what is to be done, and what came of it. */
+struct gsv_attempt {
+    const struct gsv_server *server;
+    char **programs, **argv, **env; /* end with NULL; paths to try in turn */
+    const char *cwd;
+    const char *out_path, *err_path; /* `err_path` NULL: both go to `out_path` */
+    const char *user_dir;            /* a name in the directory `place_fd` (negative: it has none) */
+    struct gsv_file files[GSV_FILES_MAX];
+    int files_count;
+    const char *cgroup; /* the group for tracking, NULL: none */
+    const char *cpuset; /* its CPUs as that group takes them, NULL: it confines nothing */
+    const void *cpu_mask; /* affinity as sched_setaffinity(2) takes it; 0 bytes: that of this process */
+    size_t cpu_mask_bytes;
+    char *info_start; /* JSON of the record of the start, up to what is not known before */
+    uint64_t open_files;
+    int64_t job, number;
+    off_t journal_bytes; /* of the journal, as far as its orders were read */
+    double look_s;       /* CLOCK_BOOTTIME at which somebody has to look */
+    double walltime_s;   /* after the start; negative: no limit */
+    int place_fd, journal_fd;
+    int append, no_new_privileges;
+    mode_t umask;
+
+    double started_s, started_boottime_s, cpu_s;
+    int64_t memory_peak_bytes;
+    const char *info, *record; /* of its start and its exit, as in the journal; empty: not written */
+    int user_dir_fd;
+    pid_t job_pid;
+    int has_status, status, signal, is_over;
+};
+
+/* task.c: fill in an attempt from its task, which ends with a NUL; 0: this library cannot run it, and Python does. */
+int gsv_read_task(struct gsv_attempt *a, const char *content, size_t bytes);
+
+/* supervisor.c: run an attempt as far as it takes its usual course. */
+enum gsv_stage gsv_run(struct gsv_attempt *a);
+
+double gsv_boottime_s(void);
 
 #endif

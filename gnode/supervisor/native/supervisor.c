@@ -1,8 +1,8 @@
 /* The course of a plain job: start its program, wait until nothing of it is left, write the exit record.
 
-   Python's supervisor (gnode.supervisor.supervise) calls `gsv_run` for a job for which `native.is_possible` holds, and
-   goes on itself with whatever is not the usual course: an order, an alarm, a failure, a process that was left behind,
-   another end than by exit. So this file has no rule about any of these; it says how far the attempt has come.
+   Python's supervisor (gnode.supervisor.supervise) goes on itself with whatever is not the usual course: an order, an
+   alarm, a failure, a process that was left behind, another end than by exit. So this file has no rule about any of
+   these; it says how far the attempt has come.
 
    It runs with the rights of the job's owner, who is this process's own user: it gives up none and needs none. Paths
    and texts come from the task, which only that user, or root, could have written. One attempt at a time; signals are
@@ -26,14 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXPORTED __attribute__((visibility("default")))
-
-EXPORTED const uint32_t gsv_abi = GSV_ABI;
-EXPORTED const uint32_t gsv_attempt_bytes = sizeof(struct gsv_attempt);
-
 /* What the start needs until the program runs. */
 struct start {
-    char **programs, **argv, **env;
     int null, out, err;
     int procs; /* takes processes into the attempt's group */
     int fault; /* the child's errno, which it writes into our memory */
@@ -50,6 +44,10 @@ static double seconds(clockid_t clock) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double gsv_boottime_s(void) {
+    return seconds(CLOCK_BOOTTIME);
+}
+
 static void close_if_open(int *fd) {
     if (*fd >= 0)
         close(*fd);
@@ -57,8 +55,8 @@ static void close_if_open(int *fd) {
 }
 
 static void passes(const struct gsv_attempt *a, enum gsv_point point) {
-    if (a->failpoint)
-        a->failpoint((int)point);
+    if (a->server->failpoint)
+        a->server->failpoint((int)point);
 }
 
 /* Signals and the alarm, once for each process: a timer is not inherited. */
@@ -78,29 +76,6 @@ static int get_ready(void) {
 }
 
 /* --- texts --- */
-
-/* Return the strings of a text as an array that ends with NULL; NULL: there are not as many, or no memory. */
-static char **split(const char *text, uint64_t bytes, int32_t count) {
-    if (count < 0)
-        return NULL;
-    char **found = calloc((size_t)count + 1, sizeof *found);
-    if (found == NULL)
-        return NULL;
-    if (count == 0)
-        return found;
-    const char *at = text, *end = text + bytes; /* Python ends its texts with a NUL */
-    for (int32_t number = 0; number < count; number++) {
-        if (at > end)
-            goto wrong;
-        found[number] = (char *)at; /* execve(2) changes none of them */
-        at += strlen(at) + 1;
-    }
-    if (at == end + 1)
-        return found;
-wrong:
-    free(found);
-    return NULL;
-}
 
 /* Write a number as Python's repr() does: the shortest text that is read as the same number. */
 static void put_number(char *to, size_t size, double number) {
@@ -215,13 +190,13 @@ static int write_file(int directory, const struct gsv_file *file) {
     if (fd < 0)
         return -1;
     uint64_t written = 0;
-    while (written < file->content_bytes) {
-        ssize_t bytes = write(fd, file->content + written, file->content_bytes - written);
+    while (written < file->bytes) {
+        ssize_t bytes = write(fd, file->content + written, file->bytes - written);
         if (bytes <= 0)
             break;
         written += (uint64_t)bytes;
     }
-    int is_whole = written == file->content_bytes && fchmod(fd, file->mode) == 0;
+    int is_whole = written == file->bytes && fchmod(fd, file->mode) == 0;
     close(fd);
     return is_whole ? 0 : -1;
 }
@@ -238,7 +213,7 @@ static int prepare(const struct gsv_attempt *a, struct start *s) {
         if (s->err < 0)
             return -1;
     }
-    for (int32_t number = 0; number < a->files_count; number++)
+    for (int number = 0; number < a->files_count; number++)
         if (write_file(a->user_dir_fd, &a->files[number]) < 0)
             return -1;
     s->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -263,11 +238,11 @@ static int prepare(const struct gsv_attempt *a, struct start *s) {
 
 /* Become the program, in a child of vfork(2): it has our memory, and writes nothing into it but the fault. */
 __attribute__((noreturn)) static void become_program(const struct gsv_attempt *a, struct start *s, const char *path) {
-    const struct rlimit cores = {a->core_soft, a->core_hard};
+    const struct rlimit cores = {a->server->core_soft, a->server->core_hard};
     if (setsid() < 0 || dup2(s->null, 0) < 0 || dup2(s->out, 1) < 0 ||
         dup2(s->err < 0 ? s->out : s->err, 2) < 0)
         goto fault;
-    if (a->set_core && setrlimit(RLIMIT_CORE, &cores) < 0)
+    if (a->server->set_core && setrlimit(RLIMIT_CORE, &cores) < 0)
         goto fault;
     if (s->procs >= 0 && write(s->procs, "0", 1) != 1)
         goto fault;
@@ -277,7 +252,7 @@ __attribute__((noreturn)) static void become_program(const struct gsv_attempt *a
         goto fault;
     if (sigprocmask(SIG_SETMASK, &none, NULL) < 0)
         goto fault;
-    execve(path, s->argv, s->env);
+    execve(path, a->argv, a->env);
 fault:
     s->fault = errno ? errno : EIO;
     _exit(127);
@@ -297,7 +272,7 @@ __attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct
 }
 
 static void start_any(struct gsv_attempt *a, struct start *s) {
-    for (char **path = s->programs; *path; path++) {
+    for (char **path = a->programs; *path; path++) {
         pid_t pid = spawn(a, s, *path);
         if (pid > 0) {
             a->job_pid = pid;
@@ -307,12 +282,9 @@ static void start_any(struct gsv_attempt *a, struct start *s) {
 }
 
 static int start_program(struct gsv_attempt *a) {
-    struct start s = {NULL, NULL, NULL, -1, -1, -1, -1, 0};
-    s.programs = split(a->programs, a->programs_bytes, a->programs_count);
-    s.argv = split(a->argv, a->argv_bytes, a->argv_count);
-    s.env = split(a->env, a->env_bytes, a->env_count);
-    mode_t before = umask((mode_t)a->umask);
-    if (s.programs && s.argv && s.env && a->argv_count > 0 && prepare(a, &s) == 0 && append(a, "may run", "") == 0)
+    struct start s = {-1, -1, -1, -1, 0};
+    mode_t before = umask(a->umask);
+    if (prepare(a, &s) == 0 && append(a, "may run", "") == 0)
         start_any(a, &s);
     umask(before);
     if (chdir("/") < 0) { /* or the user's file system would stay busy: it cannot fail */
@@ -321,9 +293,6 @@ static int start_program(struct gsv_attempt *a) {
     close_if_open(&s.out);
     close_if_open(&s.err);
     close_if_open(&s.procs);
-    free(s.programs);
-    free(s.argv);
-    free(s.env);
     return a->job_pid > 0 ? 0 : -1;
 }
 
@@ -439,7 +408,7 @@ static unsigned long long group_number(const struct gsv_attempt *a, const char *
 static void remove_directory(struct gsv_attempt *a) {
     if (a->user_dir_fd < 0)
         return;
-    for (int32_t number = 0; number < a->files_count; number++)
+    for (int number = 0; number < a->files_count; number++)
         unlinkat(a->user_dir_fd, a->files[number].name, 0);
     unlinkat(a->place_fd, a->user_dir, AT_REMOVEDIR);
 }
@@ -471,7 +440,7 @@ static int write_end(struct gsv_attempt *a) {
     if (length < 0 || (size_t)length >= sizeof line)
         return -1;
     passes(a, GSV_BEFORE_RECORD);
-    if (a->half_record && write(a->journal_fd, line, (size_t)length / 2) > 0)
+    if (a->server->half_record && write(a->journal_fd, line, (size_t)length / 2) > 0)
         passes(a, GSV_HALF_RECORD);
     if (append(a, line + 1, "") < 0)
         return -1;
@@ -480,14 +449,10 @@ static int write_end(struct gsv_attempt *a) {
     return 0;
 }
 
-/* Run an attempt as far as it takes its usual course; return an `enum gsv_stage`. */
-EXPORTED int gsv_run(struct gsv_attempt *a) {
+enum gsv_stage gsv_run(struct gsv_attempt *a) {
     a->user_dir_fd = -1;
     a->info = a->record = "";
-    a->job_pid = a->has_status = a->status = a->signal = a->is_over = 0;
-    a->cpu_s = a->started_s = a->started_boottime_s = 0;
-    a->memory_peak_bytes = 0;
-    if (get_ready() < 0 || a->files_count < 0 || a->files_count > GSV_FILES_MAX || announce(a) < 0)
+    if (get_ready() < 0 || announce(a) < 0)
         return GSV_UNTOUCHED;
     passes(a, GSV_BEFORE_FORK);
     if (start_program(a) < 0)
