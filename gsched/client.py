@@ -25,6 +25,8 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
+from gsched.head_address import find_head
+from gsched.head_connection import Answer, LostConnectionError
 from gsched.model.ids import read_job_id, short_job_id
 from gsched.model.limits import (
     MAX_DRY_RUN_JOBS,
@@ -34,15 +36,7 @@ from gsched.model.limits import (
 )
 from gsched.model.states import JobState
 from gsched.protocol import api, job_rows, submissions
-from gsched.transport import (
-    DEFAULT_TIMEOUT_S,
-    Answer,
-    LostConnectionError,
-    Transport,
-    find_head,
-    pause,
-    quote,
-)
+from gsched.transport import DEFAULT_TIMEOUT_S, Transport, pause, quote
 
 if TYPE_CHECKING:
     from gsched.model.job import CodeSnapshot

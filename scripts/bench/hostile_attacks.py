@@ -28,10 +28,11 @@ import msgspec  # noqa: E402 - the path comes first
 
 from gsched.client import HeadClient, new_key  # noqa: E402 - as above
 from gsched.errors import GschedError  # noqa: E402 - as above
+from gsched.head_address import HeadAddress  # noqa: E402 - as above
 from gsched.model.job import CodeSnapshot  # noqa: E402 - as above
 from gsched.protocol.actions import DeleteJob  # noqa: E402 - as above
 from gsched.protocol.submissions import SubmitJob  # noqa: E402 - as above
-from gsched.transport import HeadAddress, Transport  # noqa: E402 - as above
+from gsched.transport import Transport  # noqa: E402 - as above
 from tests.support.worst_requests import WORST  # noqa: E402 - as above
 
 REQUEST_TIMEOUT_S = 30.0

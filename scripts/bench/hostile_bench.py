@@ -40,8 +40,9 @@ from watched_head import LongestTurn  # noqa: E402 - as above
 
 from gsched.client import HeadClient, new_job  # noqa: E402 - the path comes first
 from gsched.errors import GschedError  # noqa: E402 - as above
+from gsched.head_address import HeadAddress  # noqa: E402 - as above
 from gsched.model import limits  # noqa: E402 - as above
-from gsched.transport import HeadAddress, Transport  # noqa: E402 - as above
+from gsched.transport import Transport  # noqa: E402 - as above
 from tests.support.cluster import Cluster  # noqa: E402 - as above
 from tests.support.worst_requests import WORST, Worst  # noqa: E402 - as above
 

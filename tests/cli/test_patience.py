@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gsched.errors import HeadUnreachableError
-from gsched.transport import CONNECT_PATIENCE_S, HeadAddress, Transport
+from gsched.head_address import HeadAddress
+from gsched.transport import CONNECT_PATIENCE_S, Transport
 from tests.support.commands import command_environment, run_command
 from tests.support.fake_api import FakeApi, serve
 

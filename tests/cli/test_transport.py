@@ -20,16 +20,10 @@ from gsched.errors import (
     InternalError,
     NotPermittedError,
 )
+from gsched.head_address import HeadAddress, find_head, parse_address
+from gsched.head_connection import LostConnectionError
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
-from gsched.transport import (
-    DEFAULT_TIMEOUT_S,
-    HeadAddress,
-    LostConnectionError,
-    Transport,
-    find_head,
-    parse_address,
-    quote,
-)
+from gsched.transport import DEFAULT_TIMEOUT_S, Transport, quote
 from tests.support.processes import PATIENCE_S
 
 

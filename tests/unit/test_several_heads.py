@@ -7,8 +7,8 @@ import pytest
 
 from gsched import several_heads
 from gsched.errors import HeadUnreachableError, InternalError
+from gsched.head_address import HeadAddress, parse_address
 from gsched.several_heads import SLOW_S
-from gsched.transport import HeadAddress, parse_address
 
 A = HeadAddress("/a", source="test", path="/a")
 B = HeadAddress("/b", source="test", path="/b")

@@ -13,6 +13,7 @@ from gsched.cli.local.machine_checks import check_space
 from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import NO_ROOM, GschedError, HeadUnreachableError
+from gsched.head_connection import LostConnectionError
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import FENCE_NO_FILES, FENCE_OFF, counted
@@ -20,7 +21,6 @@ from gsched.process_state import resume_words, state_words
 from gsched.protocol.api import API_VERSION, DiskRow, NotifyRow, StatusReply
 from gsched.protocol.node_rows import NodeRow
 from gsched.protocol.tasks import TaskOutcome, TaskRow
-from gsched.transport import LostConnectionError
 from gsched.unix_address import listener_pid
 from gsched.version import VERSION
 

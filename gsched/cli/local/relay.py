@@ -8,8 +8,9 @@ import threading
 from gsched.cli.common import head_option
 from gsched.cli.local.options import subcommand
 from gsched.errors import UsageError
+from gsched.head_address import find_head
 from gsched.ssh import GREETING
-from gsched.transport import Transport, find_head
+from gsched.transport import Transport
 from gsched.version import VERSION
 
 _PIECE_BYTES = 64 * 1024

@@ -19,8 +19,9 @@ from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.config.words import monitor_socket_of
 from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError, UsageError
+from gsched.head_address import HeadAddress, find_head
 from gsched.protocol.web import WebAddress
-from gsched.transport import HeadAddress, Transport, find_head
+from gsched.transport import Transport
 
 EPILOG: Final = """\b
 Examples:

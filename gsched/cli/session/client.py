@@ -19,11 +19,12 @@ from yarl import URL
 from gsched import terminal as t
 from gsched.cli.session.console import STDIN, Console, read_keys, write_all
 from gsched.errors import UsageError
+from gsched.head_address import HeadAddress
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
 from gsched.ssh import local_socket
 from gsched.terminal import Escape, FrameKind
-from gsched.transport import HeadAddress, quote
+from gsched.transport import quote
 
 RECONNECT_S: Final = 120.0  # a restart of the head or of gnode takes some seconds
 PAUSE_FIRST_S: Final = 0.2

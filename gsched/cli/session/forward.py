@@ -45,10 +45,10 @@ from gsched.forwarding import (
     record,
     taken_record,
 )
+from gsched.head_address import HeadAddress
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
 from gsched.terminal import FrameKind, TerminalSize
-from gsched.transport import HeadAddress
 
 _LOOPBACK: Final = "127.0.0.1"
 _UNPRIVILEGED: Final = 1024  # the first port that users can have
