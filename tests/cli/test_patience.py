@@ -4,48 +4,26 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gsched.errors import HeadUnreachableError
 from gsched.head_address import HeadAddress
-from gsched.transport import CONNECT_PATIENCE_S, Transport
+from gsched.transport import Transport
 from tests.support.commands import command_environment, run_command
 from tests.support.fake_api import FakeApi, serve
 
 
-@pytest.fixture
-def late_head(tmp_path: Path) -> Iterator[tuple[Path, FakeApi]]:
-    """Return a socket that a head begins to serve after commands have begun to wait for it."""
+def test_a_submission_waits_for_the_head_and_is_made_once(tmp_path: Path) -> None:
     fake = FakeApi(tmp_path)
-    over = threading.Event()
+    with started_gsub(tmp_path) as gsub:
+        assert gsub.stderr is not None
+        assert gsub.stderr.readline() == "gsub: the head does not answer; waiting up to 60 s\n"
+        with serve(fake.application(), tmp_path / "s"):
+            _, rest = gsub.communicate(timeout=60)
 
-    def run() -> None:
-        if not over.wait(2 * CONNECT_PATIENCE_S):
-            with serve(fake.application(), tmp_path / "s"):
-                over.wait()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield tmp_path / "s", fake
-    over.set()
-    thread.join()
-
-
-def test_a_submission_waits_for_the_head_and_is_made_once(
-    late_head: tuple[Path, FakeApi], tmp_path: Path
-) -> None:
-    head, fake = late_head
-
-    ran = run_command(
-        "gsub", "--", "true", head=head, cwd=tmp_path, env={"GSCHED_PATIENCE_S": "60"}
-    )
-
-    assert ran.status == 0, ran.stderr
-    assert ran.stderr == "gsub: the head does not answer; waiting up to 60 s\n"
+    assert (gsub.returncode, rest) == (0, "")
     assert len(fake.submitted) == 1
 
 
