@@ -229,7 +229,10 @@ class HeadClient:
         Raises:
             UnknownJobError: the id is unknown.
         """
-        return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory)
+        return self._story(job)
+
+    def _story(self, job: int | str, *, until_s: float | None = None) -> job_rows.JobStory:
+        return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory, until_s=until_s)
 
     def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> "JobStories":
         """Return all that is known of some jobs, in their order, with a request for each hundred.
@@ -337,11 +340,15 @@ class HeadClient:
 
         The head holds each request until the job ends, so nothing is polled; a head that restarts
         meanwhile is waited for. A job that is not done by then has another state than ``done``.
+
+        Raises:
+            UnknownJobError: an id is unknown.
+            HeadUnreachableError: nobody answers, also after ``timeout_s``.
         """
         clock = SystemClock()
         deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
         # First all of them without waiting: an unknown id or a dead head is an error at once.
-        stories = [self.job(job) for job in jobs]
+        stories = [self._story(job, until_s=deadline_s) for job in jobs]
         for index, story in enumerate(stories):
             while stories[index].row.state != JobState.DONE and not _is_over(clock, deadline_s):
                 stories[index] = self._poll(story.row.id, clock, deadline_s)
@@ -356,7 +363,12 @@ class HeadClient:
                 poll_s = max(0.0, min(poll_s, deadline_s - clock.monotonic_s()))
             target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
             try:
-                return self._get(target, job_rows.JobStory, timeout_s=poll_s + _POLL_SLACK_S)
+                return self._get(
+                    target,
+                    job_rows.JobStory,
+                    timeout_s=poll_s + _POLL_SLACK_S,
+                    until_s=deadline_s,
+                )
             except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
@@ -588,9 +600,15 @@ class HeadClient:
     # --- one exchange ---
 
     def _send(
-        self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        until_s: float | None = None,
     ) -> bytes | bytearray:
-        answer = self._exchange(method, target, body, timeout_s=timeout_s)
+        answer = self._exchange(method, target, body, timeout_s=timeout_s, until_s=until_s)
         if answer.status < 300:
             return answer.body
         try:
@@ -608,24 +626,37 @@ class HeadClient:
             ) from None
         raise error_from(reply.error)
 
-    def _exchange(self, method: str, target: str, body: bytes, *, timeout_s: float) -> Answer:
+    def _exchange(
+        self, method: str, target: str, body: bytes, *, timeout_s: float, until_s: float | None
+    ) -> Answer:
         """Return the answer of a head that has room for the request; wait while it has none."""
         clock = SystemClock()
         begin_s = clock.monotonic_s()
         while True:
-            answer = self.transport.exchange(method, target, body, timeout_s=timeout_s)
+            answer = self.transport.exchange(
+                method, target, body, timeout_s=timeout_s, until_s=until_s
+            )
             wait_s = answer.retry_after_s
             if wait_s is None or answer.status not in {*_NO_ROOM, _AWAY}:
                 return answer
             patience_s = self.transport.patience_s if answer.status == _AWAY else RETRY_S
-            if clock.monotonic_s() + wait_s > begin_s + patience_s:
+            end_s = begin_s + patience_s
+            if clock.monotonic_s() + wait_s > (end_s if until_s is None else min(end_s, until_s)):
                 return answer
             if answer.status == _AWAY:
                 self.transport.note_wait()
             pause(wait_s)
 
-    def _get(self, target: str, kind: type[T], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
-        return self._decode(self._send("GET", target, timeout_s=timeout_s), kind, target)
+    def _get(
+        self,
+        target: str,
+        kind: type[T],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        until_s: float | None = None,
+    ) -> T:
+        sent = self._send("GET", target, timeout_s=timeout_s, until_s=until_s)
+        return self._decode(sent, kind, target)
 
     def _post(self, target: str, request: msgspec.Struct, kind: type[T]) -> T:
         return self._decode(self._send("POST", target, _encoded(request)), kind, target)

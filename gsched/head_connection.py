@@ -16,6 +16,7 @@ from gsched.head_address import HeadAddress
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gsched.unix_address import address_of
 
+CONNECT_TIMEOUT_S = 10.0  # over TCP: the kernel of a host that has power answers at once
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
 _READ_BYTES = 256 * 1024
@@ -26,6 +27,33 @@ Alarm = tuple[float, Callable[[], None]]
 
 class LostConnectionError(HeadUnreachableError):
     """The connection broke after the request was sent: it may have been carried out, or not."""
+
+
+class UnsentError(HeadUnreachableError):
+    """The connection broke before all of the request was sent: it cannot have been carried out."""
+
+
+class HeadRequest:
+    """One request.
+
+    Attributes:
+        method: of HTTP.
+        target: path and query, percent-encoded.
+        body: JSON, or nothing.
+        timeout_s: of silence.
+    """
+
+    __slots__ = ("body", "method", "target", "timeout_s")
+
+    def __init__(self, method: str, target: str, body: bytes, timeout_s: float):
+        self.method = method
+        self.target = target
+        self.body = body
+        self.timeout_s = timeout_s
+
+    def within(self, limit_s: float) -> "HeadRequest":
+        """Return this request with at most that time limit."""
+        return HeadRequest(self.method, self.target, self.body, min(self.timeout_s, limit_s))
 
 
 class Answer:
@@ -60,6 +88,8 @@ def connect(address: HeadAddress, timeout_s: float) -> _socket.socket:
     """
     if address.ssh is not None:
         return address.ssh.connect(timeout_s)
+    if not address.path:
+        timeout_s = min(timeout_s, CONNECT_TIMEOUT_S)
     if address.tls:
         from gsched import https  # late: few commands need it
 
@@ -76,13 +106,10 @@ def connect(address: HeadAddress, timeout_s: float) -> _socket.socket:
     return connection
 
 
-def ask(  # noqa: PLR0913 - a request, and how it is waited for
+def ask(
     connection: _socket.socket,
     address: HeadAddress,
-    method: str,
-    target: str,
-    body: bytes,
-    timeout_s: float,
+    request: HeadRequest,
     *,
     alarms: Sequence[Alarm] = (),
 ) -> Answer:
@@ -91,27 +118,28 @@ def ask(  # noqa: PLR0913 - a request, and how it is waited for
     Args:
         connection: as `connect` returns it.
         address: of the head at its other end.
-        method: of HTTP.
-        target: path and query, percent-encoded.
-        body: JSON, or nothing.
-        timeout_s: of silence.
+        request: to be sent.
         alarms: what is done while the answer has not begun.
 
     Raises:
-        LostConnectionError: the connection broke, or there was no answer.
+        UnsentError: the connection broke before all was sent.
+        LostConnectionError: it broke later, or there was no answer.
         InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
     """
     try:
+        connection.settimeout(request.timeout_s)
         try:
-            connection.sendall(_request_bytes(address, method, target, body))
-        except (BrokenPipeError, ConnectionResetError):
-            return _ReplyReader(connection).answer()  # it was refused before all of it was sent
+            connection.sendall(_request_bytes(address, request))
+        except TimeoutError:
+            raise
+        except OSError as error:  # of TLS, which tells the kernel's error by others of its own, too
+            return _refusal(connection, address, error)
         reader = _ReplyReader(connection)
-        _await_first(connection, reader, timeout_s, alarms)
+        _await_first(connection, reader, request.timeout_s, alarms)
         return reader.answer()
     except TimeoutError as error:
         raise LostConnectionError(
-            f"the head at {address.text} has not answered for {timeout_s:g} s",
+            f"the head at {address.text} has not answered for {request.timeout_s:g} s",
             hint="it is busy or hangs: run `gsched doctor` on its host",
         ) from error
     except (OSError, EOFError) as error:
@@ -122,6 +150,22 @@ def ask(  # noqa: PLR0913 - a request, and how it is waited for
         ) from error
     finally:
         connection.close()
+
+
+def _refusal(connection: _socket.socket, address: HeadAddress, error: OSError) -> Answer:
+    """Return the answer of a head that has refused a request before it had all of it.
+
+    Raises:
+        UnsentError: there is none.
+    """
+    try:
+        return _ReplyReader(connection).answer()
+    except (OSError, EOFError):
+        raise UnsentError(
+            f"the head at {address.text} closed the connection before it had the whole request "
+            f"({_words(error)}): nothing was done",
+            hint="it may be stopping: try again, or run `gsched doctor`",
+        ) from error
 
 
 def _await_first(
@@ -154,20 +198,21 @@ def _connect_unix(connection: _socket.socket, path: str) -> None:
         connection.connect(address)
 
 
-def _request_bytes(address: HeadAddress, method: str, target: str, body: bytes) -> bytes:
+def _request_bytes(address: HeadAddress, request: HeadRequest) -> bytes:
     name = f"[{address.host}]" if ":" in address.host else address.host
     host = f"{name}:{address.port}" if name else "gschedd"
     head = (
-        f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+        f"{request.method} {request.target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
         f"Accept: application/json\r\nUser-Agent: gsched\r\n"
     )
     if address.tls:
         from gsched.https import token  # late: few commands need it
 
         head += f"Authorization: Bearer {token()}\r\n"
-    if body or method == "POST":
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return head.encode("ascii") + b"\r\n" + body
+    if request.body or request.method == "POST":
+        length = len(request.body)
+        head += f"Content-Type: application/json\r\nContent-Length: {length}\r\n"
+    return head.encode("ascii") + b"\r\n" + request.body
 
 
 def unreachable(address: HeadAddress, error: OSError) -> HeadUnreachableError | NotPermittedError:

@@ -1,5 +1,6 @@
 """Heads that are reached by HTTPS, with a token of a user: ``https://host:port``."""
 
+import errno
 import os
 import socket
 import ssl
@@ -80,6 +81,8 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
             f"the certificate of {host}:{port} is not trusted: {error.verify_message}",
             hint=_HINTS.get(error.verify_code, _AUTHORITY),
         ) from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it is stopping
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
     except ssl.SSLError as error:
         raise HeadUnreachableError(
             f"what listens at {host}:{port} does not use TLS 1.3: {error.reason or error}",

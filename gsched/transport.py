@@ -11,7 +11,16 @@ from collections.abc import Callable
 from gsched.clock import SystemClock
 from gsched.errors import HeadUnreachableError
 from gsched.head_address import HeadAddress, parse_address
-from gsched.head_connection import Alarm, Answer, LostConnectionError, ask, connect, unreachable
+from gsched.head_connection import (
+    Alarm,
+    Answer,
+    HeadRequest,
+    LostConnectionError,
+    UnsentError,
+    ask,
+    connect,
+    unreachable,
+)
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
 QUIET_S = 5.0  # after so long the user hears that the head has not answered yet
@@ -19,12 +28,19 @@ CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
 SILENCE_S = 5.0  # of one of several heads that reads, before it is looked for again
 LOOKS_S = (3.0, 6.0, 12.0, 24.0)  # of silence after which one of several is looked at
 HEALTH_TIMEOUT_S = 3.0  # of one of several heads: it may be stopped, or its host be dead
+LATE_S = 2.0  # what the answer to a request with a deadline may be late
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~,")
 
-# A head that is starting: no socket yet, a socket nobody listens on, or a full backlog.
-_PASSING = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
+# A head that is starting: no socket yet, a socket nobody listens on, or a full backlog. One that is
+# stopping, or whose address is about to move to another host.
+_PASSING = frozenset(
+    (
+        *(errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN),
+        *(errno.ECONNRESET, errno.EPIPE, errno.EHOSTUNREACH),
+    )
+)
 
 
 def quote(text: str) -> str:
@@ -70,15 +86,25 @@ class Transport:
         self._stated = address
 
     def exchange(
-        self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        until_s: float | None = None,
     ) -> Answer:
         """Send one request and return its answer, whatever its status.
+
+        A request that cannot have been carried out, as no head got the whole of it, is sent again.
 
         Args:
             method: ``GET`` or ``POST``.
             target: path and query, percent-encoded.
             body: JSON, or nothing.
             timeout_s: of silence.
+            until_s: when nothing is waited for any more, on the clock of `SystemClock.monotonic_s`;
+                an answer that is on its way then may be LATE_S late. None: ``patience_s`` counts.
 
         Raises:
             HeadUnreachableError: nobody answers, even after ``patience_s``.
@@ -86,49 +112,71 @@ class Transport:
             NotPermittedError: the socket may not be opened.
             InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
         """
-        if self._heads and method == "GET":
-            answer = self._read(target, timeout_s)
-        else:
-            self._find_ruler(reads=False)
-            answer = self._ask_sent_on(method, target, body, timeout_s)
+        request = HeadRequest(method, target, body, timeout_s)
+        patience = self._patience(until_s)
+        answer = self._exchange(request, patience)
         if answer.warning and self.on_warning is not None:
             self.on_warning(answer.warning)
         return answer
 
-    def _ask_sent_on(self, method: str, target: str, body: bytes, timeout_s: float) -> Answer:
-        """Ask a head, and the one to which it sends the request on; wait until that one rules."""
-        clock = SystemClock()
-        begin_s, pause_s = clock.monotonic_s(), 0.0
+    def _exchange(self, request: HeadRequest, patience: "_Patience") -> Answer:
+        """Send a request until a head has got the whole of it, what only reads also after that."""
         while True:
-            answer = self._ask(method, target, body, timeout_s)
+            try:
+                if self._heads and request.method == "GET":
+                    return self._read(request, patience)
+                self._find_ruler(patience, reads=False)
+                return self._ask_sent_on(request, patience)
+            except UnsentError:
+                if patience.is_over:
+                    raise
+            except LostConnectionError:
+                if request.method != "GET" or not self._is_sent_on:
+                    raise
+            if self._is_sent_on:  # the head that ruled is gone: the first one may rule now
+                self.address = self._stated
+            patience.pause()
+
+    def _patience(self, until_s: float | None = None) -> "_Patience":
+        return _Patience(self.patience_s, until_s, self.note_wait)
+
+    def _ask_sent_on(self, request: HeadRequest, patience: "_Patience") -> Answer:
+        """Ask a head, and the one to which it sends the request on; wait until that one rules."""
+        is_first = True
+        while True:
+            answer = self._ask(request, patience)
             if not (self.address.tls and answer.location.startswith("https://")):
                 return answer
-            waited_s = clock.monotonic_s() - begin_s
-            if pause_s and waited_s >= self.patience_s:
-                return answer
-            if waited_s >= CONNECT_PATIENCE_S:
-                self.note_wait()
+            if not is_first:
+                if patience.is_over:
+                    return answer
+                patience.pause()
+            is_first = False
             other = "/".join(answer.location.split("/", 3)[:3])
             self.address = parse_address(other, source=f"{self.address.text}, which stands by")
-            pause(pause_s)
-            pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
-    def _read(self, target: str, timeout_s: float) -> Answer:
+    def _read(self, request: HeadRequest, patience: "_Patience") -> Answer:
         """Ask one of several heads; once more if it stops or goes before it has answered."""
-        self._find_ruler(reads=True)
+        self._find_ruler(patience, reads=True)
         try:
-            return self._ask("GET", target, b"", min(timeout_s, SILENCE_S))
+            return self._ask(request.within(SILENCE_S), patience)
         except HeadUnreachableError:
-            self._find_ruler(reads=True)
-            return self._ask("GET", target, b"", timeout_s)
+            again = self._patience(patience.until_s)
+            self._find_ruler(again, reads=True)
+            return self._ask(request, again)
 
-    def _ask(self, method: str, target: str, body: bytes, timeout_s: float) -> Answer:
-        connection = self._connect_patiently(timeout_s)
-        self.has_sent = True
-        alarms = self._alarms(method, timeout_s)
-        return ask(connection, self.address, method, target, body, timeout_s, alarms=alarms)
+    def _ask(self, request: HeadRequest, patience: "_Patience") -> Answer:
+        connection = self._connect_patiently(request, patience)
+        if patience.until_s is not None:
+            request = request.within(patience.left_s + LATE_S)
+        had_sent, self.has_sent = self.has_sent, True
+        try:
+            return ask(connection, self.address, request, alarms=self._alarms(request))
+        except UnsentError:
+            self.has_sent = had_sent
+            raise
 
-    def _find_ruler(self, *, reads: bool) -> None:
+    def _find_ruler(self, patience: "_Patience", *, reads: bool) -> None:
         """Choose the head that rules where there are several; wait for one while none does.
 
         What only reads goes to one that stands by where no head rules.
@@ -140,8 +188,6 @@ class Transport:
             return
         from gsched.several_heads import find  # late: few clusters have two
 
-        clock = SystemClock()
-        begin_s, pause_s = clock.monotonic_s(), _FIRST_PAUSE_S
         while True:
             found = find(self._heads, _ruler_by, reads=reads, may_prompt=_may_prompt)
             ruler, standby, errors = found
@@ -150,27 +196,24 @@ class Transport:
                 self._heads.insert(0, ruler)
                 self.address = ruler
                 return
-            waited_s = clock.monotonic_s() - begin_s
-            if standby is not None and (reads or waited_s >= self.patience_s):
+            if standby is not None and (reads or patience.is_over):
                 self.address = standby
                 return
-            if waited_s >= self.patience_s:
+            if patience.is_over:
                 words = "; ".join(error.message for error in errors)
                 raise type(errors[0])(words, hint=errors[0].hint) from errors[0]
-            if waited_s >= CONNECT_PATIENCE_S:
-                self.note_wait()
-            pause(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            patience.pause()
 
-    def _alarms(self, method: str, timeout_s: float) -> list[Alarm]:
-        """Return what is done while there is no answer: the user is told, and the head looked at.
+    def _alarms(self, request: HeadRequest) -> list[Alarm]:
+        """Return what is done while there is no answer.
 
-        Not of a request with a time limit of its own: the head may be silent for as long.
+        The user hears of it, but not where a request has a time limit of its own: the head may be
+        silent for as long. Where another head may rule soon, this one is looked at.
         """
-        if timeout_s != DEFAULT_TIMEOUT_S:
-            return []
-        alarms: list[Alarm] = [(self.quiet_s, self._note_silence)]
-        if self._heads and method != "GET":  # another one may rule soon
+        alarms: list[Alarm] = []
+        if request.timeout_s == DEFAULT_TIMEOUT_S:
+            alarms.append((self.quiet_s, self._note_silence))
+        if self._is_sent_on or (self._heads and request.method != "GET"):
             alarms += [(look_s, self._check_alive) for look_s in self.looks_s]
         return alarms
 
@@ -189,24 +232,19 @@ class Transport:
                 hint="see whether the request was carried out, then repeat it",
             ) from None
 
-    def _connect_patiently(self, timeout_s: float) -> _socket.socket:
-        clock = SystemClock()
-        begin_s = clock.monotonic_s()
-        pause_s = _FIRST_PAUSE_S
+    def _connect_patiently(self, request: HeadRequest, patience: "_Patience") -> _socket.socket:
         while True:
             try:
-                return connect(self.address, timeout_s)
+                limit_s = HEALTH_TIMEOUT_S if self._is_sent_on else request.timeout_s
+                return connect(self.address, limit_s)
             except OSError as error:
                 if self._is_sent_on:  # the head that ruled is gone: the first one may rule now
                     self.address = self._stated
                     continue
-                waited_s = clock.monotonic_s() - begin_s
-                if not self._may_pass(error) or waited_s >= self.patience_s:
+                if not self._may_pass(error) or patience.is_over:
                     raise unreachable(self.address, error) from error
-            if waited_s >= CONNECT_PATIENCE_S:
-                self.note_wait()
-            pause(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            patience.pause()
+            self._find_ruler(patience, reads=request.method == "GET")
 
     @property
     def _is_sent_on(self) -> bool:
@@ -227,7 +265,7 @@ class Transport:
         """
         if error.errno == errno.ENOENT and self.address.path:
             return os.path.isdir(os.path.dirname(self.address.path))
-        if error.errno in _PASSING:
+        if error.errno in _PASSING or isinstance(error, TimeoutError):
             return True
         if error.errno != errno.EACCES or not self.address.path:
             return False
@@ -243,11 +281,53 @@ class Transport:
             HeadUnreachableError, NotPermittedError: as `exchange`.
             UsageError: as `HeadAddress.check_sessions`.
         """
-        self._find_ruler(reads=False)
+        patience = self._patience()
+        self._find_ruler(patience, reads=False)
         self.address.check_sessions()
-        made = socket.socket(fileno=self._connect_patiently(DEFAULT_TIMEOUT_S).detach())
+        request = HeadRequest("POST", "", b"", DEFAULT_TIMEOUT_S)
+        made = socket.socket(fileno=self._connect_patiently(request, patience).detach())
         made.settimeout(None)
         return made
+
+
+class _Patience:
+    """How long a request is tried again while its head may be starting; with longer pauses.
+
+    Args:
+        patience_s: from now on.
+        until_s: when it ends in any case; None: never.
+        note_wait: called after CONNECT_PATIENCE_S.
+    """
+
+    __slots__ = ("_begin_s", "_clock", "_end_s", "_note_wait", "_pause_s", "until_s")
+
+    def __init__(self, patience_s: float, until_s: float | None, note_wait: Callable[[], None]):
+        self._clock = SystemClock()
+        self._begin_s = self._clock.monotonic_s()
+        self._end_s = self._begin_s + patience_s
+        self._note_wait = note_wait
+        self._pause_s = _FIRST_PAUSE_S
+        self.until_s = until_s
+        if until_s is not None:
+            self._end_s = min(self._end_s, until_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing is tried again."""
+        return self._clock.monotonic_s() >= self._end_s
+
+    @property
+    def left_s(self) -> float:
+        """Return the time until ``until_s``."""
+        assert self.until_s is not None, "there is a limit"
+        return max(0.0, self.until_s - self._clock.monotonic_s())
+
+    def pause(self) -> None:
+        """Let some time pass before the next try."""
+        if self._clock.monotonic_s() - self._begin_s >= CONNECT_PATIENCE_S:
+            self._note_wait()
+        pause(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
 def _may_prompt(head: HeadAddress) -> bool:
@@ -260,4 +340,4 @@ def _ruler_by(head: HeadAddress) -> str:
         connection = connect(head, HEALTH_TIMEOUT_S)
     except OSError as error:
         raise unreachable(head, error) from error
-    return ask(connection, head, "GET", "/v1/health", b"", HEALTH_TIMEOUT_S).ruler
+    return ask(connection, head, HeadRequest("GET", "/v1/health", b"", HEALTH_TIMEOUT_S)).ruler

@@ -1,11 +1,12 @@
 """The Python API: what it asks, what it retries, and what it makes of refusals."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gsched import client
+from gsched import client, transport
 from gsched.client import HeadClient, error_from, new_job
 from gsched.errors import (
     ALL_ERRORS,
@@ -16,9 +17,11 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
+from gsched.head_connection import LostConnectionError
 from gsched.model.limits import MAX_REQUEST_BYTES
 from gsched.protocol import api
 from tests.support.fake_api import FakeApi, make_row, serve
+from tests.support.processes import PATIENCE_S
 
 
 @pytest.fixture
@@ -163,6 +166,33 @@ def test_waiting_ends_at_its_time_with_the_job_as_it_is(fake: FakeApi, head: Hea
     fake.add(make_row(1, state="running"))
 
     assert head.wait([1], timeout_s=0.0)[0].row.state == "running"
+
+
+def test_a_wait_with_a_limit_ends_where_no_head_answers(tmp_path: Path) -> None:
+    """However long its client waits for a head that restarts."""
+    head = HeadClient(str(tmp_path / "s"), patience_s=1e6)
+    with pytest.raises(HeadUnreachableError, match="no head answers"):
+        head.wait([1], timeout_s=0.05)
+
+
+def test_a_wait_with_a_limit_ends_where_the_head_is_silent(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LATE_S", 0.05)
+    fake.add(make_row(1, state="running"))
+    silence = threading.Event()
+
+    def is_silent(_job: int) -> None:
+        silence.wait(PATIENCE_S)
+
+    fake.on_wait = is_silent
+    head = HeadClient(str(tmp_path / "s"), patience_s=1e6)
+    with serve(fake.application(), tmp_path / "s"):
+        try:
+            with pytest.raises(LostConnectionError, match=r"has not answered for 0\.\d+ s"):
+                head.wait([1], timeout_s=0.5)
+        finally:
+            silence.set()
 
 
 def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(
