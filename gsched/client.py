@@ -11,22 +11,18 @@ Every refusal of the head is raised as the matching class of `gsched.errors`.
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from gsched.clock import SystemClock
 from gsched.errors import (
-    ALL_ERRORS,
-    GschedError,
     HeadUnreachableError,
-    InternalError,
     TryAgainError,
     UnknownJobError,
     UsageError,
 )
-from gsched.head_address import find_head
-from gsched.head_connection import Answer, LostConnectionError
+from gsched.head_calls import PAUSE_S, HeadCalls, body_of, encoded
 from gsched.model.ids import read_job_id, short_job_id
 from gsched.model.limits import (
     MAX_DRY_RUN_JOBS,
@@ -36,7 +32,7 @@ from gsched.model.limits import (
 )
 from gsched.model.states import JobState
 from gsched.protocol import api, job_rows, submissions
-from gsched.transport import DEFAULT_TIMEOUT_S, Transport, pause, quote
+from gsched.transport import DEFAULT_TIMEOUT_S, pause, quote
 
 if TYPE_CHECKING:
     from gsched.model.job import CodeSnapshot
@@ -65,17 +61,10 @@ if TYPE_CHECKING:
     from gsched.protocol.tokens import CreatedUserToken, CreateUserToken, UserTokenList
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
-RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
 _WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
 _POLL_SLACK_S = 15.0
-_PAUSE_S = 0.2
 _CODE_PIECE_BYTES = 700_000  # a request of 1 MiB, in base64
-_NO_ROOM = frozenset({429, 503})  # with Retry-After: nothing was done, the request may come again
-_TAKES_TLS = 426  # a request in clear text, at a port for HTTPS
-_AWAY = 502  # likewise: gnode, which relays the commands of its host, cannot reach the head
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
-T = TypeVar("T", bound=msgspec.Struct)
-_ERRORS_BY_CODE: dict[str, type[GschedError]] = {error.code: error for error in ALL_ERRORS}
 
 
 def new_key() -> str:
@@ -98,17 +87,7 @@ def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> sub
         ) from (error)
 
 
-def error_from(body: api.ErrorBody) -> GschedError:
-    """Return the exception that ``body`` stands for; raise it, or print it for one operand."""
-    return _ERRORS_BY_CODE.get(body.code, InternalError)(body.message, hint=body.hint)
-
-
-def body_of(error: GschedError) -> api.ErrorBody:
-    """Return what goes over the wire, or into JSON, for ``error``."""
-    return api.ErrorBody(code=error.code, message=error.message, hint=error.hint)
-
-
-class HeadClient:
+class HeadClient(HeadCalls):
     """A head daemon, as its API shows it.
 
     Args:
@@ -120,11 +99,6 @@ class HeadClient:
         HeadUnreachableError: by every method, when nobody answers.
         GschedError: by every method, when the head refuses.
     """
-
-    def __init__(self, address: str = "", *, patience_s: float | None = None):
-        self.transport = Transport(find_head(address))
-        if patience_s is not None:
-            self.transport.patience_s = patience_s
 
     # --- jobs ---
 
@@ -141,7 +115,7 @@ class HeadClient:
         """
         if len(jobs) > (MAX_DRY_RUN_JOBS if dry_run else MAX_JOBS_PER_REQUEST):
             return self._submit_halves(jobs, dry_run=dry_run)
-        body = _encoded(submissions.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
+        body = encoded(submissions.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
         if len(body) > MAX_REQUEST_BYTES and len(jobs) > 1:
             return self._submit_halves(jobs, dry_run=dry_run)
         return self._decode(self._post_again("/v1/jobs", body), submissions.SubmitReply, "/v1/jobs")
@@ -305,7 +279,7 @@ class HeadClient:
         from gsched.protocol.rerun import RerunFailed, RerunReply  # late: few commands need it
 
         target = "/v1/jobs/rerun-failed"
-        body = _encoded(RerunFailed(job=job, key=key or new_key(), dry_run=dry_run))
+        body = encoded(RerunFailed(job=job, key=key or new_key(), dry_run=dry_run))
         return self._decode(self._post_again(target, body), RerunReply, target)
 
     def output(
@@ -372,7 +346,7 @@ class HeadClient:
             except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
-            pause(_PAUSE_S)
+            pause(PAUSE_S)
 
     def code_limits(self) -> "CodeReply":
         """Return how large a code snapshot may be."""
@@ -584,7 +558,7 @@ class HeadClient:
         from gsched.protocol.recover import RecoverRequest  # late: few commands need it
 
         request = RecoverRequest(accept=accept, without_nodes=without_nodes, believe=believe)
-        self._send("POST", "/v1/recover", _encoded(request))
+        self._send("POST", "/v1/recover", encoded(request))
         return self.status()
 
     def recovery(self) -> "RecoverReply":
@@ -596,98 +570,6 @@ class HeadClient:
     def health(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> api.Health:
         """Return whether the head answers."""
         return self._get("/v1/health", api.Health, timeout_s=timeout_s)
-
-    # --- one exchange ---
-
-    def _send(
-        self,
-        method: str,
-        target: str,
-        body: bytes = b"",
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        until_s: float | None = None,
-    ) -> bytes | bytearray:
-        answer = self._exchange(method, target, body, timeout_s=timeout_s, until_s=until_s)
-        if answer.status < 300:
-            return answer.body
-        try:
-            reply = msgspec.json.decode(answer.body, type=api.ErrorReply)
-        except msgspec.DecodeError:
-            if answer.status == _TAKES_TLS:
-                raise HeadUnreachableError(
-                    f"the port of {self.transport.address.text} takes HTTPS only",
-                    hint="write https:// in place of http://",
-                ) from None
-            raise InternalError(
-                f"the head at {self.transport.address.text} answered {answer.status} to "
-                f"{method} {target} without a reason",
-                hint="is it a gschedd of the same version? see `gsched version`",
-            ) from None
-        raise error_from(reply.error)
-
-    def _exchange(
-        self, method: str, target: str, body: bytes, *, timeout_s: float, until_s: float | None
-    ) -> Answer:
-        """Return the answer of a head that has room for the request; wait while it has none."""
-        clock = SystemClock()
-        begin_s = clock.monotonic_s()
-        while True:
-            answer = self.transport.exchange(
-                method, target, body, timeout_s=timeout_s, until_s=until_s
-            )
-            wait_s = answer.retry_after_s
-            if wait_s is None or answer.status not in {*_NO_ROOM, _AWAY}:
-                return answer
-            patience_s = self.transport.patience_s if answer.status == _AWAY else RETRY_S
-            end_s = begin_s + patience_s
-            if clock.monotonic_s() + wait_s > (end_s if until_s is None else min(end_s, until_s)):
-                return answer
-            if answer.status == _AWAY:
-                self.transport.note_wait()
-            pause(wait_s)
-
-    def _get(
-        self,
-        target: str,
-        kind: type[T],
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        until_s: float | None = None,
-    ) -> T:
-        sent = self._send("GET", target, timeout_s=timeout_s, until_s=until_s)
-        return self._decode(sent, kind, target)
-
-    def _post(self, target: str, request: msgspec.Struct, kind: type[T]) -> T:
-        return self._decode(self._send("POST", target, _encoded(request)), kind, target)
-
-    def _decode(self, body: bytes | bytearray, kind: type[T], target: str) -> T:
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.DecodeError as error:
-            raise InternalError(
-                f"this version cannot read the head's answer to {target}: {error}",
-                hint="the versions of head and commands must match: see `gsched version`",
-            ) from error
-
-    def _post_again(self, target: str, body: bytes) -> bytes | bytearray:
-        """Post a request that is safe to repeat, until there is an answer."""
-        clock = SystemClock()
-        give_up_s = clock.monotonic_s() + (RETRY_S if self.transport.patience_s else 0.0)
-        sent = False
-        while True:
-            try:
-                return self._send("POST", target, body)
-            except HeadUnreachableError as error:
-                sent = sent or isinstance(error, LostConnectionError)
-                if not sent:
-                    raise
-                if clock.monotonic_s() >= give_up_s:
-                    raise LostConnectionError(
-                        f"{error.message}; the job may have been queued",
-                        hint="check with gstat before you submit it again",
-                    ) from error
-            pause(_PAUSE_S)
 
 
 def _named(job: int | str) -> str:
@@ -722,15 +604,3 @@ def _bounded(ids: list[str]) -> Iterable[str]:
         size += len(each) + 1
     if part:
         yield ",".join(part)
-
-
-def _encoded(message: msgspec.Struct) -> bytes:
-    """Return a message as JSON.
-
-    Raises:
-        UsageError: a word of it is no UTF-8 text, as it came from the command line.
-    """
-    try:
-        return msgspec.json.encode(message)
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{error.object!r} is not valid UTF-8") from None

@@ -17,9 +17,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.client import HeadClient, error_from, new_job
+from gsched.client import HeadClient, new_job
 from gsched.directories import mark_of
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
+from gsched.head_calls import error_from
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import SubmitPlace
 from gsched.model.limits import MAX_MARK, MAX_NAME

@@ -25,9 +25,10 @@ import click
 import msgspec
 
 from gsched.cli.dialect import spoken
-from gsched.client import HeadClient, body_of, error_from
+from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.errors import GschedError, UsageError
+from gsched.head_calls import body_of, error_from
 from gsched.model.ids import short_job_id
 from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply
 from gsched.protocol.job_rows import JobRow

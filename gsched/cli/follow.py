@@ -13,9 +13,10 @@ from msgspec import structs
 from gsched.cli.common import command_name, print_json, print_note, printable
 from gsched.cli.terminal_text import to_stdout
 from gsched.cli.times import local_times
-from gsched.client import RETRY_S, HeadClient
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError, InvalidRequestError, TryAgainError
+from gsched.head_calls import RETRY_S
 from gsched.model.arrays import indices, read_spans
 from gsched.model.ids import array_of, short_job_id
 from gsched.model.limits import MAX_STORIES

@@ -12,8 +12,9 @@ from gsched.cli.common import (
     report_results,
 )
 from gsched.cli.times import read_duration_s
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import BadStateError, InvalidRequestError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.arrays import format_spans, read_spans
 from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import HoldKind, JobState

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from gsched.client import error_from, new_job
+from gsched.client import new_job
+from gsched.head_calls import error_from
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command

@@ -208,7 +208,8 @@ def test_a_damaged_or_foreign_archive_is_refused(two: Cluster) -> None:
 
 
 def test_a_container_and_a_snapshot_are_refused_together(two: Cluster, work: Path) -> None:
-    from gsched.client import error_from, new_job
+    from gsched.client import new_job
+    from gsched.head_calls import error_from
     from gsched.model.container import Container
     from gsched.model.job import CodeSnapshot
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gsched.client import error_from, new_key
+from gsched.client import new_key
+from gsched.head_calls import error_from
 from gsched.protocol.actions import DeleteJob
 from gschedd.core.state import facts as f
 from gschedd.sim.cluster import read_cluster

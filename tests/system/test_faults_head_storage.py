@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gsched.client import error_from, new_job
+from gsched.client import new_job
 from gsched.errors import HeadUnreachableError, TryAgainError
+from gsched.head_calls import error_from
 from gsched.protocol.job_rows import OutcomeRow
 from gschedd.core.state import facts as f
 from gschedd.store.schema import SCHEMA_VERSION

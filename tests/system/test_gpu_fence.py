@@ -18,7 +18,8 @@ import pytest
 from gnode.hw import cgroups
 from gnode.supervisor import fence
 from gnode.task import GpuFence
-from gsched.client import error_from, new_job
+from gsched.client import new_job
+from gsched.head_calls import error_from
 from gsched.model.job import StagedFile
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command

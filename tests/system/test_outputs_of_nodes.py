@@ -1,6 +1,7 @@
 """The output of a job on several nodes: each node's own, and that of the rank that failed."""
 
-from gsched.client import error_from, new_job
+from gsched.client import new_job
+from gsched.head_calls import error_from
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 

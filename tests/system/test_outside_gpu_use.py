@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gsched.client import error_from, new_job
+from gsched.client import new_job
+from gsched.head_calls import error_from
 from gsched.model.gpu_outside import GpuUse
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gsched import client, transport
-from gsched.client import HeadClient, error_from, new_job
+from gsched import client, head_calls, transport
+from gsched.client import HeadClient, new_job
 from gsched.errors import (
     ALL_ERRORS,
     GschedError,
@@ -17,6 +17,7 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
+from gsched.head_calls import body_of, error_from
 from gsched.head_connection import LostConnectionError
 from gsched.model.limits import MAX_REQUEST_BYTES
 from gsched.protocol import api
@@ -50,7 +51,7 @@ def test_a_submission_whose_answer_was_lost_gives_the_same_job(
 def test_a_submission_that_is_never_answered_says_that_it_may_be_queued(
     fake: FakeApi, head: HeadClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "RETRY_S", 0.0)
+    monkeypatch.setattr(head_calls, "RETRY_S", 0.0)
     fake.lose_answers = 1000
 
     with pytest.raises(HeadUnreachableError, match="may have been queued") as caught:
@@ -93,7 +94,7 @@ def test_a_refusal_is_raised_as_its_class_with_its_hint(fake: FakeApi, head: Hea
 
 @pytest.mark.parametrize("kind", ALL_ERRORS)
 def test_every_error_survives_the_wire(kind: type[GschedError]) -> None:
-    again = error_from(client.body_of(kind("what", hint="do")))
+    again = error_from(body_of(kind("what", hint="do")))
 
     assert (type(again), again.message, again.hint) == (kind, "what", "do")
 

@@ -10,8 +10,9 @@ from gsched.cli.common import (
 )
 from gsched.cli.operands import jobs_argument
 from gsched.cli.running import runner
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import GschedError, UsageError
+from gsched.head_calls import body_of
 from gsched.protocol.api import ActionResult
 from gsched.protocol.messages import JobMessage
 

@@ -28,9 +28,10 @@ from gsched.cli.show.nodelist import (
     print_nodes,
     print_state_list,
 )
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.errors import InvalidRequestError, UnknownNodeError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.host_lists import expanded
 from gsched.protocol.actions import (
     NODE_ACTIONS,

@@ -20,8 +20,9 @@ from gsched.cli.operands import (
     parse_grace_s,
 )
 from gsched.cli.running import runner
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import GschedError, HeadUnreachableError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.protocol.actions import RerunJob
 from gsched.protocol.api import ErrorBody

@@ -7,8 +7,9 @@ from gsched.cli.common import connected, gsched_command, print_json, printable, 
 from gsched.cli.operands import jobs_argument
 from gsched.cli.running import runner
 from gsched.cli.show.efficiency import Efficiency, efficiency_of, lines_of
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import GschedError
+from gsched.head_calls import body_of
 from gsched.model.arrays import indices, read_spans
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.job_rows import JobRow, JobStory

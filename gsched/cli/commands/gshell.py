@@ -15,8 +15,9 @@ from gsched.cli.common import (
     print_note,
 )
 from gsched.cli.running import runner
-from gsched.client import HeadClient, error_from
+from gsched.client import HeadClient
 from gsched.errors import HeadUnreachableError, UsageError
+from gsched.head_calls import error_from
 
 if TYPE_CHECKING:
     from gsched.cli.session.client import SessionTarget

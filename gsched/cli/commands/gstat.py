@@ -19,9 +19,10 @@ from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.config.environment import environment
 from gsched.errors import UnknownQueueError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.states import JobState
 from gsched.protocol.api import QueueRow
 from gsched.protocol.job_rows import JobList, JobRow, JobStory

@@ -37,10 +37,11 @@ from gsched.cli.submit.submission import (
     make_job,
     submit_place,
 )
-from gsched.client import HeadClient, error_from
+from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.config.environment import full_environment
 from gsched.errors import UsageError
+from gsched.head_calls import error_from
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.protocol.submissions import SubmitJob, SubmitReply, SubmitResult
 

@@ -24,7 +24,6 @@ from gsched.cli.common import (
 from gsched.cli.local.cluster import host_name
 from gsched.cli.local.options import subcommand
 from gsched.cli.local.toml import with_value, write_file
-from gsched.client import error_from
 from gsched.clock import SystemClock
 from gsched.config.cluster import read_sent, with_cluster
 from gsched.config.environment import (
@@ -40,6 +39,7 @@ from gsched.errors import (
     NotPermittedError,
     UsageError,
 )
+from gsched.head_calls import error_from
 from gsched.kept_settings import KeptSettings, keep
 from gsched.model.machine import NODE_NAME_RULE, is_node_name
 from gsched.model.wording import counted

@@ -17,8 +17,9 @@ from gsched.cli.dialect import spoken
 from gsched.cli.pbs import vnodes
 from gsched.cli.pbs.documents import nodes_xml
 from gsched.cli.pbs.personality import OPENPBS
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import GschedError, UnknownNodeError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.ids import format_job_id
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
 from gsched.protocol.node_rows import NodeList, NodeRow

@@ -23,7 +23,7 @@ from gsched.cli.dialect import spoken
 from gsched.cli.pbs.pbsnodes import attributes_of
 from gsched.cli.pbs.queues import queue_attributes, server_attributes
 from gsched.cli.queue_changes import change_of
-from gsched.client import HeadClient, error_from
+from gsched.client import HeadClient
 from gsched.errors import (
     GschedError,
     InvalidRequestError,
@@ -31,6 +31,7 @@ from gsched.errors import (
     UnknownQueueError,
     UsageError,
 )
+from gsched.head_calls import error_from
 from gsched.model.units import format_duration
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
 from gsched.protocol.api import QueueRow, StatusReply

@@ -29,8 +29,9 @@ from gsched.cli.pbs.queues import (
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.show.jobfields import FIELDS
 from gsched.cli.times import local_times
-from gsched.client import HeadClient, error_from
+from gsched.client import HeadClient
 from gsched.errors import GschedError, UnknownQueueError, UsageError
+from gsched.head_calls import error_from
 from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration

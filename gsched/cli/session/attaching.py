@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Final
 from gsched.cli.common import command_name, print_note
 from gsched.cli.follow import ending_words, exit_status
 from gsched.cli.session.console import Console
-from gsched.client import HeadClient, error_from
+from gsched.client import HeadClient
 from gsched.config.environment import full_environment
 from gsched.errors import BadStateError, HeadUnreachableError
+from gsched.head_calls import error_from
 from gsched.model.states import JobState
 from gsched.protocol.actions import DeleteJob
 from gsched.protocol.job_rows import JobStory

@@ -30,7 +30,6 @@ from gsched.cli.session.client import (
     connector_of,
     lost_words,
 )
-from gsched.client import error_from
 from gsched.errors import CannotWriteError, GschedError, HeadUnreachableError, UsageError
 from gsched.forwarding import (
     CONNECTIONS_MAX,
@@ -46,6 +45,7 @@ from gsched.forwarding import (
     taken_record,
 )
 from gsched.head_address import HeadAddress
+from gsched.head_calls import error_from
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.sessions import SessionNotice
 from gsched.terminal import FrameKind, TerminalSize

@@ -10,8 +10,9 @@ from msgspec import structs
 from gsched.cli.common import print_json, printable, report_errors
 from gsched.cli.local.toml import value_text
 from gsched.cli.times import format_time
-from gsched.client import HeadClient, body_of
+from gsched.client import HeadClient
 from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError, UsageError
+from gsched.head_calls import body_of
 from gsched.model.configuration import SettingRow
 from gsched.protocol.api import ErrorBody
 from gsched.protocol.settings import NodeSettingsReply
