@@ -11,7 +11,7 @@ import pytest
 from gnode.daemon import leftovers
 from gnode.supervisor import proc
 from tests.support.gnode_world import lives
-from tests.support.processes import attempts
+from tests.support.processes import PATIENCE_S, attempts
 
 
 @pytest.fixture
@@ -24,8 +24,17 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def job(root: Path) -> subprocess.Popen[bytes]:
-    """Start a process that looks like a job's in ``root``."""
-    return subprocess.Popen(["sleep", "974"], env={**os.environ, "GSCHED_JOB_DIR": f"{root}/9.1"})
+    """Start a process that looks like a job's in ``root``.
+
+    The kernel shows the environment of a program some moments after `Popen` has returned.
+    """
+    started = subprocess.Popen(
+        ["sleep", "974"], env={**os.environ, "GSCHED_JOB_DIR": f"{root}/9.1"}
+    )
+    for _ in attempts(PATIENCE_S):
+        if proc.environment_text_after(started.pid, b"GSCHED_JOB_DIR="):
+            break
+    return started
 
 
 def child_of(pid: int, name: bytes) -> int:
