@@ -15,7 +15,7 @@ from gsched.config.shares import PriorityConfig
 from gsched.model.ids import array_of
 from gsched.model.states import JobState
 from gsched.protocol.columns import with_rows
-from gsched.protocol.job_rows import JobColumns, JobList
+from gsched.protocol.job_rows import JobColumns, JobList, JobRow
 from gschedd.core.state.records import Job
 from gschedd.core.views.jobs import JobViews
 from gschedd.http import lists
@@ -72,8 +72,8 @@ def test_a_list_in_columns_shows_what_a_list_of_rows_shows(world: World) -> None
 
     assert not none
     assert len(rest) < 20
-    for table in (plain_list, terminal_list):
-        assert [tuple(line) for line in table(both)[1]] == [tuple(line) for line in table(rows)[1]]
+    assert list(plain_list(both)) == list(plain_list(rows))
+    assert list(map(tuple, terminal_list(both)[1])) == list(map(tuple, terminal_list(rows)[1]))
 
 
 @pytest.fixture(params=[lists.OWN_SHARE, 0], ids=["all places", "own places"])
@@ -183,7 +183,7 @@ def test_all_wait_for_one_reason_where_nothing_is_started(world: World) -> None:
     finally:
         world.head.safe_mode = ""
 
-    assert plain_list(both)[1] == plain_list(rows)[1]
+    assert list(plain_list(both)) == list(plain_list(rows))
     assert not any(each.ahead for each in both.columns or ())
 
 
@@ -290,3 +290,30 @@ def test_jobs_that_start_or_are_held_while_a_list_is_made_are_in_it_once(
     assert {*held} & {number for part in parts for number in part.ids}, "held after it"
     assert len(set(listed)) == len(listed)
     assert before & set(state.jobs) <= set(listed)
+
+
+def test_texts_that_break_a_line_are_shown_in_columns_as_in_rows() -> None:
+    def row(number: int, name: str) -> JobRow:
+        return JobRow(
+            id=number,
+            name=name,
+            user="ann",
+            queue="batch",
+            state="queued",
+            letter="Q",
+            submitted_s=0.0,
+            cpus=1,
+            places=1,
+            reason="100% in use",
+        )
+
+    names = ["a\tb", "", "c\nd", "plain", "%s"]
+    rows = [row(number, name) for number, name in enumerate(names, start=1)]
+    group = JobColumns(row=rows[0], ids=[each.id for each in rows], names=names)
+    in_rows = JobList(server="vm", now_s=0.0, jobs=tuple(rows))
+    in_columns = JobList(server="vm", now_s=0.0, jobs=(), columns=(group,))
+
+    assert list(plain_list(in_columns)) == list(plain_list(in_rows))
+    assert [line.split("\t")[1] for line in plain_list(in_columns)] == [
+        *("Name", r"a\tb", "-", r"c\nd", "plain", "%s")
+    ]

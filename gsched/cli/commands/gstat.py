@@ -126,7 +126,8 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     elif options.why:
         table = table_of(WHY, reply, terminal=not plain)
     elif plain:
-        table = plain_list(reply)
+        sys.stdout.writelines(plain_list(reply))
+        return
     else:
         table = terminal_list(reply, nodes=options.nodes, fold=not options.named)
     columns, rows = table

@@ -6,8 +6,10 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
+from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.jobfields import FIELDS, cells_of
+from gsched.cli.show.render import EMPTY, all_printable, plain_lines
 from gsched.model.arrays import compressed, format_spans
 from gsched.model.ids import array_of, index_of
 from gsched.model.states import JobState
@@ -49,6 +51,7 @@ TABLES: Final = MappingProxyType(
     }
 )
 _WAITING: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
+_OF_USERS: Final = ("name", "user")  # texts of users; others are made here
 _IDS_MOST: Final = 14  # characters of the identifiers of a line
 
 
@@ -59,11 +62,19 @@ def table_of(names: Sequence[str], reply: JobList, *, terminal: bool) -> Table:
     return cells_of(names, reply.jobs, reply)
 
 
-def plain_list(reply: JobList) -> Table:
-    """Return columns and lines for a pipe: those of deadlines only where there are some."""
+def plain_list(reply: JobList) -> Iterator[str]:
+    """Yield the lines of a pipe, titles first: those of deadlines only where there are some."""
     late = any(job.deadline_s is not None for job in reply.jobs)
-    columns, lines = list_lines(_PLAIN_DEADLINES if late else _PLAIN, reply)
-    return columns, [cells for _, _, cells in lines]
+    names = _PLAIN_DEADLINES if late else _PLAIN
+    columns, cells = cells_of(names, reply.jobs, reply)
+    titles, *texts = plain_lines(columns, cells)
+    lines = list(zip([row.id for row in reply.jobs], texts, strict=True))
+    for group in reply.columns or ():
+        lines += zip(group.ids, _lines_of_group(names, group, reply), strict=True)
+    if reply.columns:
+        lines.sort(key=itemgetter(0))
+    yield titles
+    yield from map(itemgetter(1), lines)
 
 
 def terminal_list(reply: JobList, *, nodes: bool = False, fold: bool = True) -> Table:
@@ -101,32 +112,50 @@ def list_lines(names: Sequence[str], reply: JobList) -> tuple[Sequence[Column], 
     return columns, lines
 
 
+def _lines_of_group(names: Sequence[str], group: JobColumns, reply: JobList) -> Iterable[str]:
+    """Return the lines of jobs in columns for a pipe: texts that all have are joined once."""
+    form, differing = list[str](), list[Sequence[str]]()
+    for name, texts in zip(names, _texts_of_group(names, group, reply), strict=True):
+        if isinstance(texts, str):
+            form.append((printable(texts) or EMPTY).replace("%", "%%"))
+        else:
+            form.append("%s")
+            differing.append(all_printable(texts) if name in _OF_USERS else texts)
+    return map(("\t".join(form) + "\n").__mod__, zip(*differing, strict=True))
+
+
 def _cells_of_group(
     names: Sequence[str], group: JobColumns, reply: JobList
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of jobs in columns: most texts are the same in all of them."""
+    """Yield the cells of jobs in columns."""
+    texts = _texts_of_group(names, group, reply)
+    return zip(*(repeat(each) if isinstance(each, str) else each for each in texts), strict=False)
+
+
+def _texts_of_group(
+    names: Sequence[str], group: JobColumns, reply: JobList
+) -> Iterator[str | list[str]]:
+    """Yield the text that all jobs in columns have in a field, most of them, or that of each."""
     row = group.row
     server = row.shown_id(reply.server).removeprefix(str(row.id))
     _, [same] = cells_of(names, [row], reply)
-    texts: list[Iterable[str]] = []
     for name, text in zip(names, same, strict=True):
         match name:
             case "id":
-                texts.append([f"{number}{server}" for number in group.ids])
+                yield [f"{number}{server}" for number in group.ids]
             case "job":
-                texts.append(map(str, group.ids))
+                yield list(map(str, group.ids))
             case "name":
-                texts.append(group.names)
+                yield group.names
             case "user" if group.users:
-                texts.append(group.users)
+                yield group.users
             case "reason" if group.ahead:
-                texts.append(reasons(group, text))
+                yield reasons(group, printable(text))
             case "nodes_or_reason" | "nodes_first" if group.ahead:
                 behind = behind_words(group.first)
-                texts.append([behind if ahead else text for ahead in group.ahead])
+                yield [behind if ahead else text for ahead in group.ahead]
             case _:
-                texts.append(repeat(text))
-    return zip(*texts, strict=False)
+                yield text
 
 
 def equal_jobs(lines: Sequence[Line]) -> Iterator[list[Line]]:

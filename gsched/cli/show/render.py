@@ -7,7 +7,7 @@ is ``-``, so ``cut -f5``, ``awk`` and spreadsheets can read it.
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO
 
@@ -81,13 +81,18 @@ def _size(variable: str) -> int:
 
 def write_plain(columns: Sequence[Column], rows: Iterable[Sequence[str]], stream: IO[str]) -> None:
     """Write TAB-separated lines, titles first."""
-    stream.write("\t".join([column.title for column in columns]) + "\n")
+    stream.writelines(plain_lines(columns, rows))
+
+
+def plain_lines(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield TAB-separated lines, titles first."""
+    yield "\t".join([column.title for column in columns]) + "\n"
     remaining = iter(rows)
     while some := list(islice(remaining, ROWS_AT_ONCE)):
-        stream.write(_lines(some, len(columns)))
+        yield from _lines(some, len(columns))
 
 
-def _lines(rows: Sequence[Sequence[str]], width: int) -> str:
+def _lines(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:
     """Return the lines of some rows.
 
     Nearly all rows are clean, so all of them are looked at together, and one by one only if any
@@ -98,8 +103,16 @@ def _lines(rows: Sequence[Sequence[str]], width: int) -> str:
     if len(text) - len(bare) == len(rows) * width and bare.isprintable():
         # A value that is empty lies between two separators, or before the first.
         text = f"\n{text}".replace("\t\t", f"\t{EMPTY}\t").replace("\t\t", f"\t{EMPTY}\t")
-        return text.replace("\t\n", f"\t{EMPTY}\n").replace("\n\t", f"\n{EMPTY}\t")[1:]
-    return "".join(["\t".join([printable(value) or EMPTY for value in row]) + "\n" for row in rows])
+        text = text.replace("\t\n", f"\t{EMPTY}\n").replace("\n\t", f"\n{EMPTY}\t")[1:]
+        return text.splitlines(keepends=True)
+    return ["\t".join(all_printable(row)) + "\n" for row in rows]
+
+
+def all_printable(values: Sequence[str]) -> Sequence[str]:
+    """Return values as a line may have them; nearly all are so already."""
+    if "" not in values and "".join(values).isprintable():
+        return values
+    return [printable(value) or EMPTY for value in values]
 
 
 def print_fields(fields: Iterable[tuple[str, str]], *, out: IO[str] | None = None) -> None:
