@@ -67,6 +67,8 @@ FAILPOINTS: tuple[str, ...] = (
     "training.save.before_publish",
     "training.save.after_publish",
     "training.wait",
+    "training.flush.before",
+    "training.flush.before_mark",
     "training.restore.before_load",
     "training.restore.after_load",
 )

@@ -41,11 +41,13 @@ class CheckpointRequest:
         request: its number; answers carry it.
         wait: do no further step after it until told.
         world_size: ranks the training is to go on with; None: not said.
+        prepared: the processes that are to go on from it wait already.
     """
 
     request: int
     wait: bool
     world_size: int | None = None
+    prepared: bool = False
 
 
 class Conversation:
@@ -166,6 +168,7 @@ class Conversation:
                         request=int(checkpoint["request"]),
                         wait=bool(checkpoint.get("wait", True)),
                         world_size=None if size is None else int(size),
+                        prepared=bool(checkpoint.get("prepared", False)),
                     )
                 )
             if go_on is not None:

@@ -12,16 +12,19 @@ import json
 import os
 import sys
 
+from gsched.elastic.ahead import ProofAhead
 from gsched.elastic.errors import BadEnvironmentError, ElasticError
 
 _GATE = "GSCHED_GATE"
 _DRIVER = "libcuda.so.1"
+_RANKS = (("RANK", 0), ("WORLD_SIZE", 1))
 
 
 class _Called:
-    """Whether this process has said where it can wait."""
+    """Whether this process has said where it can wait, and what it has proven while it waited."""
 
     value = False
+    ahead: ProofAhead | None = None
 
 
 def is_called() -> bool:
@@ -62,6 +65,7 @@ def ready() -> None:
         importlib.import_module("torch.distributed.checkpoint.state_dict")
     os.write(ready_fd, b".")
     os.close(ready_fd)
+    _Called.ahead = _prove_ahead()
     with os.fdopen(gate, "rb") as file:
         line = file.readline()
     if not line.endswith(b"\n"):  # the attempt is not launched: nobody waits for this process
@@ -74,6 +78,21 @@ def ready() -> None:
     os.environ.update(words["environment"])
     os.environ.pop(_GATE, None)
     _Called.value = True
+    if _Called.ahead is not None:
+        _Called.ahead.end()
+
+
+def proof_ahead() -> ProofAhead | None:
+    """Return what this process has proven while it waited; None: it did not wait."""
+    return _Called.ahead
+
+
+def _prove_ahead() -> ProofAhead | None:
+    directory = os.environ.get("GSCHED_CHECKPOINT_DIR")
+    if not directory:
+        return None
+    ranks = (int(os.environ.get(name) or default) for name, default in _RANKS)
+    return ProofAhead(directory, *ranks)
 
 
 def _is_early() -> bool:

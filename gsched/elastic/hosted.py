@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gsched.elastic.conversation import CheckpointRequest
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import CheckpointMismatchError, ElasticError, WorldSizeError
+from gsched.elastic.gate import proof_ahead
 from gsched.elastic.generators import generators_state
 from gsched.elastic.keeper import CheckpointKeeper, Restored
 from gsched.elastic.manifest import File
@@ -28,7 +29,13 @@ from gsched.elastic.reporter import Reporter
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.shelf import Shelf, flush_directory
 from gsched.elastic.starting import tell_error
-from gsched.elastic.state import Fault, flushed_files, raise_first, refuse_first
+from gsched.elastic.state import (
+    Fault,
+    Written,
+    describe_and_flush,
+    raise_first,
+    refuse_first,
+)
 from gsched.elastic.tensors import words
 from gsched.elastic.training import Settings, Training
 from gsched.failpoint import failpoint
@@ -51,8 +58,8 @@ class HostedState:
         """Return True: the callback saves only where the framework can go on."""
         return True
 
-    def save(self, directory: str, ranks: Ranks) -> list[File]:
-        """Let the framework write into ``directory``; return its files, flushed, on all ranks.
+    def save(self, directory: str, ranks: Ranks, *, flush_later: bool = False) -> Written:
+        """Let the framework write into ``directory``, flushed, or with a flush under way.
 
         Raises:
             SaveError: it cannot; the words say why.
@@ -67,14 +74,16 @@ class HostedState:
             fault = words(error)
         raise_first(ranks.gather(fault))
         files: list[File] = []
+        flush = None
         try:
             if ranks.rank == 0:  # what others have written is on the server when they close it
-                files = flushed_files(directory, _names(directory))
+                names = _names(directory)
+                files, flush = describe_and_flush(directory, names, later=flush_later)
         except OSError as error:
             fault = words(error)
         files, fault = ranks.share((files, fault))
         raise_first([fault])
-        return files
+        return Written(files, flush)
 
     def load(
         self, directory: str, ranks: Ranks, world_size: int, fault_of_tensors: Callable[[], Fault]
@@ -214,6 +223,7 @@ class Host:
             samples,
             job=environment.job,
             attempt=environment.attempt,
+            ahead=proof_ahead(),
         )
         self.restored = self._keeper.restore()
         if self.restored is not None:

@@ -1,22 +1,34 @@
 """Saves a training's state and finds the newest good one again, all ranks together."""
 
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from gsched.elastic.ahead import ProofAhead
 from gsched.elastic.errors import (
     BadCheckpointError,
     CheckpointMismatchError,
     CheckpointUnusableError,
     SaveError,
 )
+from gsched.elastic.flushing import Flush
 from gsched.elastic.generators import restore_generators, seed_generators
-from gsched.elastic.manifest import File, Manifest, check_size, first_fault, read_manifest, share_of
+from gsched.elastic.manifest import (
+    File,
+    Manifest,
+    check_file,
+    check_size,
+    first_fault,
+    read_manifest,
+    share_of,
+)
 from gsched.elastic.pickles import RankState
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
-from gsched.elastic.shelf import LOADS_MAX, Shelf, ShelfEntry
+from gsched.elastic.shelf import KEEP, LOADS_MAX, Shelf, ShelfEntry
 from gsched.elastic.state import TrainingState
 from gsched.elastic.tensors import has_tensors
 from gsched.failpoint import failpoint
@@ -51,10 +63,27 @@ class Restored:
     wall_s: float
 
 
-class CheckpointKeeper:
-    """Every method is called by all ranks together, and gives or raises the same on all."""
+@dataclass(frozen=True, slots=True)
+class _Unflushed:
+    """A checkpoint that is on its way to the disk, and this rank's part of that."""
 
-    def __init__(
+    entry: ShelfEntry
+    flush: Flush | None
+
+
+class CheckpointKeeper:
+    """Every method is called by all ranks together, and gives or raises the same on all.
+
+    Args:
+        shelf: of the checkpoints.
+        ranks: all of them.
+        state: what is saved and loaded.
+        samples: the data.
+        job, attempt: whose checkpoints they are.
+        ahead: what this process has proven while it waited for its launch.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is one thing that it works with
         self,
         shelf: Shelf,
         ranks: Ranks,
@@ -63,6 +92,7 @@ class CheckpointKeeper:
         *,
         job: int,
         attempt: int,
+        ahead: ProofAhead | None = None,
     ) -> None:
         self._shelf = shelf
         self._ranks = ranks
@@ -70,31 +100,63 @@ class CheckpointKeeper:
         self._samples = samples
         self._job = job
         self._attempt = attempt
+        self._ahead = ahead
+        self._unflushed: _Unflushed | None = None
 
-    def save(self, position: Position) -> SavedCheckpoint:
+    def save(self, position: Position, *, is_awaited: bool = False) -> SavedCheckpoint:
         """Publish a checkpoint, then remove those that it makes superfluous.
+
+        Args:
+            position: where the training is.
+            is_awaited: processes wait that go on from it. Where an older one is on the disk, it is
+                published without waiting for the disk, and the flush goes on; see `settle`.
 
         Raises:
             SaveError: it could not be done; nothing is changed, and nothing is left over.
         """
         began_s = time.monotonic()
-        unfinished, fault = self._ranks.share(self._begin())
+        self.settle()
+        unfinished, fault, flush_later = self._ranks.share(self._begin(is_awaited=is_awaited))
         if fault is not None:
             raise SaveError(fault)
         try:
-            path, size_bytes = self._fill(unfinished, position)
+            entry, size_bytes, flush = self._fill(unfinished, position, flush_later=flush_later)
         except SaveError:
             if self._ranks.rank == 0:
                 self._shelf.abandon(unfinished)
             raise
         wall_s = time.monotonic() - began_s
         failpoint("training.save.after_publish")
+        if flush_later:
+            self._unflushed = _Unflushed(entry, flush)
+        else:
+            self._tidy()
+        return SavedCheckpoint(path=entry.path, size_bytes=size_bytes, wall_s=wall_s)
+
+    def settle(self) -> None:
+        """Wait until the newest checkpoint is on the disk, if it is not; all ranks together.
+
+        If it cannot be written there, older ones stay, and this one is told.
+        """
+        unflushed, self._unflushed = self._unflushed, None
+        if unflushed is None:
+            return
+        fault = None if unflushed.flush is None else unflushed.flush.fault()
+        faults = [each for each in self._ranks.gather(fault) if each is not None]
         if self._ranks.rank == 0:
-            try:
-                self._shelf.tidy()
-            except OSError as error:
-                _say(f"old checkpoints stay: {error}")
-        return SavedCheckpoint(path=path, size_bytes=size_bytes, wall_s=wall_s)
+            self._flushed(unflushed.entry, faults[0] if faults else None)
+            self._tidy()
+
+    def _flushed(self, entry: ShelfEntry, fault: str | None) -> None:
+        """Note on rank 0 that all files of a checkpoint are on the disk, or why they are not."""
+        try:
+            if fault is None:
+                self._shelf.set_flushed(entry)
+        except OSError as error:
+            fault = str(error)
+        if fault is not None:
+            self._shelf.distrust(entry)
+            _say(f"{entry.path} may not be on the disk: {fault}")
 
     def restore(self) -> Restored | None:
         """Load the newest checkpoint that is good; None: there is none at all.
@@ -129,8 +191,12 @@ class CheckpointKeeper:
 
     def finish(self, keep: int) -> None:
         """Remove the checkpoints of a training that is over but for the newest ``keep``."""
+        self.settle()
         if keep == 0:
             self._ranks.gather(None)  # a rank that is not through yet may still need one
+        self._tidy(keep)
+
+    def _tidy(self, keep: int = KEEP) -> None:
         if self._ranks.rank == 0:
             try:
                 self._shelf.tidy(keep)
@@ -160,9 +226,11 @@ class CheckpointKeeper:
         if self._ranks.rank == 0:
             self._shelf.forget_loads(restored.entry)
 
-    def _fill(self, unfinished: str, position: Position) -> tuple[str, int]:
-        """Save into a directory and publish it; return its path then and its size."""
-        files = self._state.save(unfinished, self._ranks)
+    def _fill(
+        self, unfinished: str, position: Position, *, flush_later: bool
+    ) -> tuple[ShelfEntry, int, Flush | None]:
+        """Save into a directory and publish it; return it, its size and what flushes it."""
+        written = self._state.save(unfinished, self._ranks, flush_later=flush_later)
         failpoint("training.save.before_manifest")
         manifest = Manifest(
             position=position,
@@ -170,28 +238,33 @@ class CheckpointKeeper:
             job=self._job,
             attempt=self._attempt,
             samples=self._order(),
-            files=tuple(files),
+            files=tuple(written.files),
         )
-        path, fault = self._ranks.share(self._publish(unfinished, manifest))
-        if fault is not None:
-            raise SaveError(fault)
-        return path, manifest.size_bytes
+        entry, fault = self._ranks.share(
+            self._publish(unfinished, manifest, flush_later=flush_later)
+        )
+        if entry is None:
+            raise SaveError(fault or "")
+        return entry, manifest.size_bytes, written.flush
 
-    def _begin(self) -> tuple[str, str | None]:
+    def _begin(self, *, is_awaited: bool) -> tuple[str, str | None, bool]:
         if self._ranks.rank != 0:
-            return "", None
+            return "", None, False
         try:
-            return self._shelf.begin(self._attempt), None
+            flush_later = is_awaited and self._shelf.has_flushed()
+            return self._shelf.begin(self._attempt), None, flush_later
         except OSError as error:
-            return "", str(error)
+            return "", str(error), False
 
-    def _publish(self, unfinished: str, manifest: Manifest) -> tuple[str, str | None]:
+    def _publish(
+        self, unfinished: str, manifest: Manifest, *, flush_later: bool
+    ) -> tuple[ShelfEntry | None, str | None]:
         if self._ranks.rank != 0:
-            return "", None
+            return None, None
         try:
-            return self._shelf.publish(unfinished, manifest).path, None
+            return self._shelf.publish(unfinished, manifest, flush_later=flush_later), None
         except OSError as error:
-            return "", str(error)
+            return None, str(error)
 
     def _list(self) -> tuple[list[ShelfEntry], str | None]:
         if self._ranks.rank != 0:
@@ -250,7 +323,8 @@ class CheckpointKeeper:
         failpoint("training.restore.before_load")
         try:
             with ThreadPoolExecutor(1, "gsched-elastic-proof") as pool:
-                proof = pool.submit(first_fault, entry.path, large)
+                check = check_file if self._ahead is None else self._ahead.check
+                proof = pool.submit(first_fault, entry.path, large, check)
                 own = self._state.load(entry.path, self._ranks, manifest.world_size, proof.result)
         except BadCheckpointError:
             if self._ranks.rank == 0:
@@ -258,7 +332,23 @@ class CheckpointKeeper:
             raise
         if self._ranks.rank == 0:
             self._shelf.prove(entry)
+        self._unflushed = self._flush(entry, manifest)
         return own
+
+    def _flush(self, entry: ShelfEntry, manifest: Manifest) -> _Unflushed | None:
+        """Begin to flush a checkpoint that was loaded, if the attempt before has not done it."""
+        flush, is_unflushed, fault = None, False, None
+        if self._ranks.rank == 0 and self._shelf.is_unflushed(entry):
+            is_unflushed = True
+            failpoint("training.flush.before")
+            paths = [os.path.join(entry.path, file.name) for file in manifest.files]
+            try:
+                flush = Flush(paths, partial(self._shelf.set_flushed, entry))
+            except OSError as error:
+                fault = str(error)
+        if fault is not None:
+            self._flushed(entry, fault)
+        return _Unflushed(entry, flush) if self._ranks.share(is_unflushed and not fault) else None
 
     def _part(self, files: list[File]) -> list[File]:
         return share_of(files, self._ranks.rank, self._ranks.world_size)

@@ -19,7 +19,7 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_BYTES_MAX = 64 << 20  # a line for each file; a million ranks would fit
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 64 << 20
-_THREADS_MAX = 4  # memory is no faster than that; there may be a rank for each GPU of the node
+_THREADS_MAX = 4  # memory is no faster than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,15 @@ def check_file(directory: str, file: File) -> None:
         digest = digest_file(os.path.join(directory, file.name))
     except OSError as error:
         raise BadCheckpointError(f"{file.name}: {error.strerror}") from error
+    check_digest(file, digest)
+
+
+def check_digest(file: File, digest: str) -> None:
+    """Do nothing if a file has this digest.
+
+    Raises:
+        BadCheckpointError: it has another one.
+    """
     if digest != file.sha256:
         raise BadCheckpointError(f"{file.name} was altered: its digest is wrong")
 
@@ -144,6 +153,12 @@ def first_fault(
     return None
 
 
+def thread_count() -> int:
+    """Return how many threads save or load this rank's part; the node's other ranks do so, too."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return max(1, min(_THREADS_MAX, len(os.sched_getaffinity(0)) // ranks))
+
+
 def digest_file(path: str) -> str:
     """Return the digest of a file's content, in hex.
 
@@ -157,7 +172,7 @@ def digest_file(path: str) -> str:
         if size_bytes <= _PART_BYTES:
             return _digest_of_part(descriptor, 0).hex()
         begins = range(0, size_bytes, _PART_BYTES)
-        with ThreadPoolExecutor(min(_THREADS_MAX, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(thread_count()) as pool:
             parts = pool.map(lambda begin: _digest_of_part(descriptor, begin), begins)
             return hashlib.sha256(b"".join(parts)).hexdigest()
     finally:

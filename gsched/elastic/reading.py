@@ -9,13 +9,16 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
 import torch
 from torch import Tensor, serialization
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+
+from gsched.elastic.manifest import thread_count
 
 _HEADER_BYTES = 30  # of a file in an archive, before its name: the ZIP specification, 4.3.7
 _NAME_LENGTH, _EXTRA_LENGTH = slice(26, 28), slice(28, 30)
@@ -28,12 +31,19 @@ def in_place(reader: FileSystemReader) -> FileSystemReader:
 
     def read_data(plan: LoadPlan, planner: LoadPlanner) -> Any:
         descriptors: dict[str, int] = {}
+        others: list[ReadItem] = []
         try:
-            others = [
-                item
-                for item in plan.items
-                if not _read_in_place(reader, item, planner, descriptors)
-            ]
+            with ThreadPoolExecutor(thread_count()) as pool:
+                reads = []
+                for item in plan.items:
+                    target = _target(reader, item, planner, descriptors)
+                    if target is None:
+                        others.append(item)
+                    else:
+                        reads.append((item, target, pool.submit(target.read)))
+                for item, target, read in reads:
+                    read.result()
+                    planner.commit_tensor(item, target.tensor)
         finally:
             for descriptor in descriptors.values():
                 os.close(descriptor)
@@ -43,10 +53,23 @@ def in_place(reader: FileSystemReader) -> FileSystemReader:
     return reader
 
 
-def _read_in_place(
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A tensor that is read in place, and where its content is."""
+
+    tensor: Tensor
+    descriptor: int
+    begin: int
+
+    def read(self) -> None:
+        """Read it; other threads read others meanwhile."""
+        _read(self.descriptor, self.begin, self.tensor)
+
+
+def _target(
     reader: FileSystemReader, item: ReadItem, planner: LoadPlanner, descriptors: dict[str, int]
-) -> bool:
-    """Read a tensor, unless it cannot be read in place: then it is left to torch."""
+) -> _Target | None:
+    """Return a tensor that is to be read in place; None: it cannot be, and is left to torch."""
     stored = reader.storage_data[item.storage_index]
     if (
         item.type is not LoadItemType.TENSOR
@@ -54,10 +77,10 @@ def _read_in_place(
         or stored.transform_descriptors
         or not hasattr(serialization, "skip_data")
     ):
-        return False
+        return None
     target = planner.resolve_tensor(item).detach()
     if target.device.type != "cpu" or not target.is_contiguous():
-        return False
+        return None
     path = os.path.join(reader.path, stored.relative_path)
     if path not in descriptors:
         descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,10 +89,8 @@ def _read_in_place(
         saved = torch.load(archive, map_location="cpu", weights_only=True)
     begin = _data_begin(archive) if _is_alike(saved, target) else None
     if begin is None:
-        return False
-    _read(descriptors[path], stored.offset + begin, target)
-    planner.commit_tensor(item, target)
-    return True
+        return None
+    return _Target(target, descriptors[path], stored.offset + begin)
 
 
 class _Part(io.RawIOBase):

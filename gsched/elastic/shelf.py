@@ -2,7 +2,10 @@
 
 A checkpoint is the directory ``checkpoint-SERIAL.step-STEP.attempt-ATTEMPT``. It comes into being
 under a name of its own that no other save ever has, is flushed, and then renamed: whoever finds it
-finds all of it. Serial numbers follow the order of publication, not of steps, as a training that
+finds all of it. One for which the next attempt waits may be flushed after it was renamed, if there
+is an older one on the disk: until then a file beside it says so.
+
+Serial numbers follow the order of publication, not of steps, as a training that
 fell back to an older checkpoint does the same steps again.
 """
 
@@ -22,6 +25,7 @@ LOADS_MAX = 3  # a checkpoint that three starts did not survive is taken to be w
 _NAME = re.compile(r"checkpoint-(?P<serial>[0-9]+)\.step-[0-9]+\.attempt-[0-9]+")
 _UNFINISHED = "unfinished-"
 _LOADS = ".loads"
+_UNFLUSHED = ".unflushed"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,24 +82,65 @@ class Shelf:
         """Remove what a failed save has left; what cannot be removed is left to the next one."""
         shutil.rmtree(unfinished, ignore_errors=True)
 
-    def publish(self, unfinished: str, manifest: Manifest) -> ShelfEntry:
+    def publish(
+        self, unfinished: str, manifest: Manifest, *, flush_later: bool = False
+    ) -> ShelfEntry:
         """Write the manifest, flush, and give the checkpoint its name.
+
+        Args:
+            unfinished: the directory of a save.
+            manifest: of its files.
+            flush_later: flush nothing; `set_flushed` is called when that has been done.
 
         Raises:
             OSError: the disk is full, or the like; nothing is published then.
         """
-        write_flushed(os.path.join(unfinished, MANIFEST_NAME), manifest.to_bytes())
-        flush_directory(unfinished)
+        path = os.path.join(unfinished, MANIFEST_NAME)
+        if flush_later:
+            write(path, manifest.to_bytes())
+        else:
+            write_flushed(path, manifest.to_bytes())
+            flush_directory(unfinished)
         failpoint("training.save.before_publish")
         serial = max((entry.serial for entry in self.entries()), default=0) + 1
         name = (
             f"checkpoint-{serial:06d}.step-{manifest.position.step:09d}.attempt-{manifest.attempt}"
         )
         path = os.path.join(self.path, name)
+        if flush_later:
+            write(path + _UNFLUSHED, b"")
         os.rename(unfinished, path)
-        flush_directory(self.path)
+        if not flush_later:
+            flush_directory(self.path)
         self._proven.add(name)
         return ShelfEntry(serial, name, path)
+
+    def has_flushed(self) -> bool:
+        """Return whether a checkpoint that was proven good is on the disk."""
+        return any(
+            entry.name in self._proven and not self.is_unflushed(entry) for entry in self.entries()
+        )
+
+    def is_unflushed(self, entry: ShelfEntry) -> bool:
+        """Return whether it is not known that this checkpoint is on the disk."""
+        return os.path.lexists(entry.path + _UNFLUSHED)
+
+    def set_flushed(self, entry: ShelfEntry) -> None:
+        """Flush the names and the manifest of a checkpoint whose other files are on the disk.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        flush_file(os.path.join(entry.path, MANIFEST_NAME))
+        flush_directory(entry.path)
+        flush_directory(self.path)
+        failpoint("training.flush.before_mark")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(entry.path + _UNFLUSHED)
+
+    def distrust(self, entry: ShelfEntry) -> None:
+        """Forget that a checkpoint was proven good: it is not on the disk."""
+        self._proven.discard(entry.name)
 
     def prove(self, entry: ShelfEntry) -> None:
         """Remember that the files of this checkpoint were read and found good."""
@@ -121,6 +166,8 @@ class Shelf:
                     os.unlink(os.path.join(entry.path, MANIFEST_NAME))
                 shutil.rmtree(entry.path, ignore_errors=True)
                 self.forget_loads(entry)
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path + _UNFLUSHED)
                 removed.append(entry.name)
         return removed
 
@@ -138,11 +185,14 @@ class Shelf:
         Raises:
             OSError: it cannot be written.
         """
-        count = self.loads(entry) + 1
+        content = f"{self.loads(entry) + 1}\n".encode()
         temporary = f"{entry.path}{_LOADS}.tmp"
-        write_flushed(temporary, f"{count}\n".encode())
+        # Flushing anything could wait for all of a checkpoint that is not on the disk yet.
+        is_unflushed = self.is_unflushed(entry)
+        (write if is_unflushed else write_flushed)(temporary, content)
         os.replace(temporary, entry.path + _LOADS)
-        flush_directory(self.path)
+        if not is_unflushed:
+            flush_directory(self.path)
 
     def forget_loads(self, entry: ShelfEntry) -> None:
         """Write down that the training has done a step from this checkpoint."""
@@ -150,13 +200,22 @@ class Shelf:
             os.unlink(entry.path + _LOADS)
 
 
-def write_flushed(path: str, content: bytes) -> None:
-    """Write a new file whose content is on the disk when this returns."""
+def is_of_checkpoint(name: str) -> bool:
+    """Return whether a directory of this name holds a checkpoint, whole or under way."""
+    return name.startswith(_UNFINISHED) or _NAME.fullmatch(name) is not None
+
+
+def write(path: str, content: bytes) -> None:
+    """Write a new file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+
+
+def write_flushed(path: str, content: bytes) -> None:
+    """Write a new file whose content is on the disk when this returns."""
+    write(path, content)
+    flush_file(path)
 
 
 def flush_file(path: str) -> None:

@@ -18,7 +18,7 @@ from gsched.elastic.adaptive.training import AdaptiveTraining
 from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
-from gsched.elastic.gate import is_waiting, ready
+from gsched.elastic.gate import is_waiting, proof_ahead, ready
 from gsched.elastic.keeper import CheckpointKeeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
@@ -186,6 +186,7 @@ def _start(
             samples,
             job=environment.job,
             attempt=environment.attempt,
+            ahead=proof_ahead(),
         )
         restored = keeper.restore()
         if restored is not None:

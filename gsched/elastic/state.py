@@ -11,14 +11,15 @@ from __future__ import annotations
 import copy
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic import buffers, gradients, plain, sharded
 from gsched.elastic.buckets import pretend_step
 from gsched.elastic.differences import Digests, Entries, differences, digests_of
 from gsched.elastic.errors import BadArgumentError, BadCheckpointError, SaveError
+from gsched.elastic.flushing import Flush
 from gsched.elastic.generators import generators_state
 from gsched.elastic.manifest import File, describe_file
 from gsched.elastic.pickles import (
@@ -29,7 +30,6 @@ from gsched.elastic.pickles import (
     save_pickles,
 )
 from gsched.elastic.ranks import Ranks
-from gsched.elastic.shelf import flush_file
 from gsched.elastic.stateful import Stateful
 from gsched.elastic.tensors import (
     METADATA_NAME,
@@ -46,6 +46,14 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 Fault = str | None  # in words; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What all ranks have written, and the flush of what this one has; None: that is nothing."""
+
+    files: list[File]
+    flush: Flush | None
 
 
 class TrainingState:
@@ -89,8 +97,8 @@ class TrainingState:
         """
         return self._is_plain or not self._watch.any_unused()
 
-    def save(self, directory: str, ranks: Ranks) -> list[File]:
-        """Write the state into ``directory``, flushed; return what all ranks have written.
+    def save(self, directory: str, ranks: Ranks, *, flush_later: bool = False) -> Written:
+        """Write the state into ``directory``, flushed, or with a flush under way.
 
         Called by all ranks together. All of them raise if one of them cannot.
 
@@ -103,15 +111,17 @@ class TrainingState:
         save_tensors(tensors, directory, ranks)
         rank_0s = ranks.share(digests)
         files: list[File] = []
+        flush = None
         try:
             own["differences"] = differences(entries, digests, rank_0s)
             save_pickles(directory, ranks.rank, entries, own)
-            files = flushed_files(directory, _own_files(directory, ranks.rank))
+            names = _own_files(directory, ranks.rank)
+            files, flush = describe_and_flush(directory, names, later=flush_later)
         except Exception as error:  # noqa: BLE001 - an object's pickle may raise anything; it is told
             fault = words(error)
         outcomes = ranks.gather((files, fault))
         raise_first([fault for _, fault in outcomes])
-        return [file for files, _ in outcomes for file in files]
+        return Written([file for files, _ in outcomes for file in files], flush)
 
     def load(
         self, directory: str, ranks: Ranks, world_size: int, fault_of_tensors: Callable[[], Fault]
@@ -336,26 +346,21 @@ def _own_files(directory: str, rank: int) -> list[str]:
     return [*names, METADATA_NAME, OBJECTS_NAME] if rank == 0 else names
 
 
-def flushed_files(directory: str, names: Sequence[str]) -> list[File]:
-    """Flush files and return their sizes and digests: the disk and the processor work at once."""
-    errors: list[OSError] = []
+def describe_and_flush(
+    directory: str, names: Sequence[str], *, later: bool
+) -> tuple[list[File], Flush]:
+    """Return sizes and digests of files, and their flush: disk and processor work at once.
 
-    def flush() -> None:
-        for name in names:
-            try:
-                flush_file(os.path.join(directory, name))
-            except OSError as error:
-                errors.append(error)
-
-    thread = threading.Thread(target=flush, name="gsched-elastic-flush")
-    thread.start()
-    try:
-        files = [describe_file(directory, name) for name in names]
-    finally:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return files
+    Args:
+        directory: where they are.
+        names: of the files.
+        later: do not wait for the flush.
+    """
+    flush = Flush([os.path.join(directory, name) for name in names])
+    files = [describe_file(directory, name) for name in names]
+    if not later:
+        flush.wait()
+    return files, flush
 
 
 def _tell_differences(saved: set[str], given: set[str]) -> None:

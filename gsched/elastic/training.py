@@ -366,7 +366,9 @@ class Training:
         self._is_signalled = False
         order = self._reporter.take_up()
         try:
-            saved = self._keeper.save(self._position)
+            saved = self._keeper.save(
+                self._position, is_awaited=order is not None and order.prepared
+            )
         except SaveError as error:
             self._failed(order, str(error))
             return
@@ -376,6 +378,7 @@ class Training:
         waits = self._reporter.saved(order, self._position, saved)
         if self._ranks.share(waits):
             self._wait(order)
+            self._keeper.settle()
 
     def _failed(self, order: CheckpointRequest | None, message: str) -> None:
         if self.rank == 0:

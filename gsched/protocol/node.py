@@ -415,6 +415,7 @@ class TakeCheckpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
         signal: sent to the job's processes instead, on each of its nodes: it saves its state and
             ends. There is no other answer than its end.
         world_size: ranks with which it is to go on, so that it can refuse them; 0: not known.
+        prepared: the processes of its next attempt wait for its checkpoint.
     """
 
     job: Count
@@ -423,6 +424,7 @@ class TakeCheckpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
     wait: bool = True
     signal: Count = 0
     world_size: Count = 0
+    prepared: bool = False
 
 
 class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):

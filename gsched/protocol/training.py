@@ -182,6 +182,8 @@ def encode_order(order: n.TakeCheckpoint | n.GoOn | n.TuneTraining) -> bytes:
         values: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
         if order.world_size:
             values["world_size"] = order.world_size
+        if order.prepared:
+            values["prepared"] = True
         return _encoder.encode({"checkpoint": values}) + b"\n"
     if isinstance(order, n.TuneTraining):
         return _encoder.encode({"tune": order.batching}) + b"\n"

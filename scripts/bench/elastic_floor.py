@@ -41,15 +41,19 @@ torch.optim.AdamW(DistributedDataParallel(network).parameters())
 print(time.time())
 """
 
-#: AdamW keeps two numbers beside each parameter, and each takes four bytes.
-_BYTES_OF_PARAMETER = 12
+_NUMBER_BYTES = 4
 _WIDTH = 2048
 
 
-def network_of(size_bytes: int) -> tuple[int, int]:
-    """Return the layers and the width of a network that has a state of this size with AdamW."""
-    layers = max(1, round(size_bytes / _BYTES_OF_PARAMETER / _WIDTH**2))
-    return layers, int((size_bytes / _BYTES_OF_PARAMETER / layers) ** 0.5)
+def network_of(size_bytes: int, frozen: float = 0.0) -> tuple[int, int]:
+    """Return the layers and the width of a network that has a state of this size with AdamW.
+
+    AdamW keeps two numbers beside each parameter that is trained; ``frozen`` is the part of them
+    that is not.
+    """
+    parameter_bytes = _NUMBER_BYTES * (1 + 2 * (1 - frozen))
+    layers = max(1, round(size_bytes / parameter_bytes / _WIDTH**2))
+    return layers, int((size_bytes / parameter_bytes / layers) ** 0.5)
 
 
 def floor_of_move(

@@ -75,6 +75,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--sizes", default="10,100,1000", metavar="MB,MB", help="of the state")
     parser.add_argument("--rounds", type=int, default=3, help="moves of each size")
     parser.add_argument("--ranks", type=int, default=1, help="on each node")
+    parser.add_argument(
+        "--frozen", type=float, default=0.0, metavar="PERCENT", help="parameters not trained"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there, too")
     return parser.parse_args()
 
@@ -96,14 +99,21 @@ class Course:
     """One training, which starts ``cold`` or ``warm``, and what it and the head say of it."""
 
     def __init__(
-        self, head: HeadClient, directory: Path, size_bytes: int, ranks: int, *, start: str
+        self,
+        head: HeadClient,
+        directory: Path,
+        size_bytes: int,
+        args: argparse.Namespace,
+        *,
+        start: str,
     ) -> None:
         self._head = head
         self._start = start
         directory = directory / start
         directory.mkdir()
         self._events = directory / "events"
-        layers, width = network_of(size_bytes)
+        layers, width = network_of(size_bytes, args.frozen / 100)
+        ranks = args.ranks
         job = new_job(
             name="move",
             workdir=str(directory),
@@ -113,6 +123,7 @@ class Course:
                 str(SCRIPT),
                 f"--layers={layers}",
                 f"--width={width}",
+                f"--frozen={round(layers * args.frozen / 100)}",
                 f"--events={self._events}",
                 *(("--warm",) if start == "warm" else ()),
             ),
@@ -262,7 +273,7 @@ def measured(args: argparse.Namespace, size_mb: float) -> dict[str, Any]:
         with two_nodes(directory, args.ranks) as (head, nodes):
             courses = {}
             for start in STARTS:
-                courses[start] = Course(head, Path(directory), size_bytes, args.ranks, start=start)
+                courses[start] = Course(head, Path(directory), size_bytes, args, start=start)
                 courses[start].rest()
             for _ in range(args.rounds):
                 floors.append(floor_now(size_bytes, directory))

@@ -48,6 +48,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, required=True, help="of the network")
     parser.add_argument("--width", type=int, required=True, help="of each layer")
+    parser.add_argument("--frozen", type=int, default=0, help="of the layers, the first ones")
     parser.add_argument("--events", type=pathlib.Path, required=True)
     parser.add_argument("--warm", action="store_true", help="wait where a warm start can")
     return parser.parse_args()
@@ -70,7 +71,10 @@ def main() -> None:
     torch.manual_seed(1)
     width = args.width
     network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(args.layers)))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-6)
+    for layer in network[: args.frozen]:
+        layer.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+    trained = [each for each in network.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-6)
     samples = elastic.Samples(1 << 20, global_batch=8)
     gate = {"at_s": time.time(), "cpu_s": time.process_time(), "resident_bytes": resident_bytes()}
     if args.warm:

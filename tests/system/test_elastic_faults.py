@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-faults"
 SHORT = ("--epochs=3", "--step-s=0.03")  # 72 steps, two seconds at least
 OFTEN = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.2"}
 SAVE_POINTS = [point for point in FAILPOINTS if point.startswith("training.save.")]
+FLUSH_POINTS = [point for point in FAILPOINTS if point.startswith("training.flush.")]
 RESTORE_POINTS = [point for point in FAILPOINTS if point.startswith("training.restore.")]
 
 
@@ -67,7 +68,7 @@ def run(tmp_path: pathlib.Path, forks: ForkServer) -> Run:
 
 def test_i2_killed_at_each_point_of_saving_and_restoring(run: Run, expected: Row) -> None:
     """One training, killed at every point there is; what comes out is what would have anyway."""
-    assert [*SAVE_POINTS, "training.wait", *RESTORE_POINTS] == [
+    assert [*SAVE_POINTS, "training.wait", *FLUSH_POINTS, *RESTORE_POINTS] == [
         point for point in FAILPOINTS if point.startswith("training.")
     ]
     for point in SAVE_POINTS:
@@ -303,6 +304,78 @@ def test_a_training_that_waits_does_no_step_until_told(listener: Listener, run: 
     assert steps_then == saved["step"]
     assert saved["work_done"] == saved["step"] * 8
     assert result["steps"] == 72
+
+
+def saved_for_one_that_waits(run: Run, listener: Listener) -> pathlib.Path:
+    """Return what is published for a next attempt that waits, unless the disk was faster."""
+    run.start(0, "--hold-at=60", GSCHED_ELASTIC_SOCKET=listener.name, **OFTEN)  # of 72
+    run.wait_until_held(60)
+    listener.wait_for("hello")
+    listener.say(checkpoint={"request": 1, "wait": True, "prepared": True})
+    run.release(60, when_asked=True)
+    wait_until(lambda: run._answers(listener, 1), TIMEOUT_S, what="the checkpoint")
+    return pathlib.Path(run._answers(listener, 1)[0]["path"])
+
+
+def mark_of(checkpoint: pathlib.Path) -> pathlib.Path:
+    return checkpoint.with_name(f"{checkpoint.name}.unflushed")
+
+
+def test_i2_what_is_flushed_by_the_next_attempt_survives_its_death(
+    listener: Listener, saved: Run, expected: Row
+) -> None:
+    """It was published without waiting for the disk, as an older one is there."""
+    checkpoint = saved_for_one_that_waits(saved, listener)
+    assert mark_of(checkpoint).exists()
+    saved.stop()
+    for point in FLUSH_POINTS:
+        saved.start(0, GSCHED_FAIL=f"{point}:kill")
+        assert saved.wait() == -signal.SIGKILL, saved.output()
+        assert mark_of(checkpoint).exists()
+    saved.start(0)
+    result = saved.finish()
+
+    assert f"step-{result['restored_step']:09d}" in checkpoint.name
+    assert result["weights"] == expected["weights"]
+    assert not mark_of(checkpoint).exists()
+
+
+def test_i3_what_a_machine_that_failed_had_not_flushed_is_left_for_the_one_before(
+    listener: Listener, saved: Run, expected: Row
+) -> None:
+    checkpoint = saved_for_one_that_waits(saved, listener)
+    saved.stop()
+    (checkpoint / "manifest.json").write_bytes(b"")  # as ext4 leaves files after a power failure
+    empty(checkpoint)
+    before = saved.published()[-2]
+    saved.start(0)
+    result = saved.finish()
+
+    assert f"{checkpoint} cannot be used" in saved.output()
+    assert f"step-{result['restored_step']:09d}" in before.name
+    assert result["weights"] == expected["weights"]
+
+
+def test_the_only_checkpoint_is_flushed_before_it_is_published(
+    listener: Listener, run: Run
+) -> None:
+    """And what was published without that is flushed before the training goes on."""
+    run.start(2, "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name)
+    run.wait_until_held(5)
+    listener.wait_for("hello")
+    listener.say(checkpoint={"request": 1, "wait": True, "prepared": True})
+    run.release(5, when_asked=True)
+    first = pathlib.Path(listener.wait_for("checkpointed")["path"])
+    assert not mark_of(first).exists()
+    listener.say(go_on={"request": 1})
+    listener.say(checkpoint={"request": 2, "wait": True, "prepared": True})
+    second = pathlib.Path(listener.wait_for("checkpointed", count=2)["path"])
+    assert mark_of(second).exists()
+    listener.say(go_on={"request": 2})
+    result = run.finish()
+
+    assert result["steps"] == 72
+    assert run.names() == [second.name]
 
 
 def test_a_training_that_hears_nothing_goes_on_at_last(

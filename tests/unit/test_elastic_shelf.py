@@ -34,11 +34,14 @@ def manifest(step: int = 5, attempt: int = 1, files: tuple[File, ...] = ()) -> M
     )
 
 
-def publish(shelf: Shelf, step: int = 5, attempt: int = 1) -> ShelfEntry:
+def publish(
+    shelf: Shelf, step: int = 5, attempt: int = 1, *, flush_later: bool = False
+) -> ShelfEntry:
     """Publish a checkpoint of one file."""
     unfinished = shelf.begin(attempt)
     (pathlib.Path(unfinished) / "data").write_bytes(b"x" * step)
-    return shelf.publish(unfinished, manifest(step, attempt, (describe_file(unfinished, "data"),)))
+    found = manifest(step, attempt, (describe_file(unfinished, "data"),))
+    return shelf.publish(unfinished, found, flush_later=flush_later)
 
 
 def names(shelf: Shelf) -> list[str]:
@@ -234,3 +237,51 @@ def test_loads_are_counted_until_a_step_is_done(tmp_path: pathlib.Path) -> None:
 
     assert [*counts, shelf.loads(entry)] == [0, 1, 2, 0]
     assert names(shelf) == [entry.name]
+
+
+def test_what_is_flushed_later_is_marked_until_it_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for other processes; nothing that it needs is flushed before."""
+    shelf = Shelf(str(tmp_path))
+    assert not shelf.has_flushed()
+    older = publish(shelf)
+    assert shelf.has_flushed()
+    assert not Shelf(str(tmp_path)).has_flushed()  # which has proven nothing
+    flushed: list[int] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    newer = publish(shelf, flush_later=True)
+    other = Shelf(str(tmp_path))
+    other.note_load(newer)
+
+    assert flushed == []
+    assert other.is_unflushed(newer)
+    assert not other.is_unflushed(older)
+    assert other.loads(newer) == 1
+    assert shelf.entries() == [newer, older]
+    other.prove(newer)
+    assert not other.has_flushed()
+    other.set_flushed(newer)
+    assert other.has_flushed()
+    assert not shelf.is_unflushed(newer)
+    at = (f"{newer.path}/manifest.json", newer.path, str(tmp_path))
+    assert flushed == [os.stat(path).st_ino for path in at]
+
+
+def test_what_did_not_get_to_the_disk_makes_nothing_superfluous(tmp_path: pathlib.Path) -> None:
+    """Its mark goes with it, when there are two that did."""
+    shelf = Shelf(str(tmp_path))
+    first = publish(shelf, 1)
+    lost = publish(shelf, 2, flush_later=True)
+    shelf.distrust(lost)
+    assert shelf.tidy() == []
+    third = publish(shelf, 3)
+
+    assert shelf.tidy() == [lost.name]
+    assert names(shelf) == [first.name, third.name]

@@ -1,10 +1,12 @@
 """Tensors of a checkpoint come back bit by bit, read in place or by torch."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gsched.elastic import tensors as saving
 from gsched.elastic.errors import SaveError
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.tensors import load_tensors, save_tensors
@@ -93,3 +95,54 @@ def test_torch_computes_checksums_for_others_afterwards(tmp_path: Path) -> None:
     with pytest.raises(SaveError):
         save_tensors({"weight": torch.zeros(2)}, str(tmp_path / "file"), Ranks())
     assert serialization.get_crc32_options()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_write_all_tensors_among_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """Each a file of its own, of about the same size."""
+    monkeypatch.setattr(saving, "thread_count", lambda: threads)
+    monkeypatch.setattr(saving, "_PART_MIN", 100)
+    state = {str(number): torch.randn(1000 * number) for number in range(1, 9)}
+    template = {name: torch.zeros(each.shape) for name, each in state.items()}
+
+    round_trip(state, tmp_path, template)
+
+    assert all(torch.equal(template[name], each) for name, each in state.items())
+    sizes = [path.stat().st_size for path in tmp_path.glob("__0_*.distcp")]
+    assert len(sizes) == threads
+    assert max(sizes) < min(sizes) + 4 * 8000
+
+
+def test_a_thread_that_cannot_write_fails_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own words; a save of the others alone would be no checkpoint."""
+    monkeypatch.setattr(saving, "thread_count", lambda: 3)
+    monkeypatch.setattr(saving, "_PART_MIN", 1)
+    (tmp_path / "__0_2_0.distcp").mkdir()  # stops root, too
+
+    with pytest.raises(SaveError, match="Is a directory"):
+        save_tensors({"all": tensors()}, str(tmp_path), Ranks())
+
+
+def test_what_is_not_on_the_cpu_is_written_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device and its streams are those of a thread."""
+    counts: list[int] = []
+    in_parts = saving._in_parts
+
+    def watched(write: Any, count: int) -> Any:
+        counts.append(count)
+        return in_parts(write, count)
+
+    monkeypatch.setattr(saving, "_in_parts", watched)
+    monkeypatch.setattr(saving, "thread_count", lambda: 3)
+    cpu, other = torch.zeros(3), torch.zeros(3, device="meta")
+    for number, tensor in enumerate((cpu, other)):
+        with contextlib.suppress(SaveError):  # a tensor without content is not written
+            save_tensors({"all": {"x": {"y": tensor}}}, str(tmp_path / str(number)), Ranks())
+
+    assert counts == [3, 1]

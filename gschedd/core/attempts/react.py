@@ -158,6 +158,7 @@ def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.Send]:
         request=job.moves_requested,
         signal=signal,
         world_size=ranks,
+        prepared=job.move is not None and job.move.prepare > 0,
     )
     for node in checkpointing_nodes(job, attempt):
         yield e.Send(node=node, message=order)
