@@ -109,7 +109,7 @@ class Service:
 
     def __init__(self, file: ConfigFile, *, chosen: Chosen, given: str | None = None) -> None:
         self._config = config = file.config
-        self._file, self._given, self._policy_name = file, given, chosen.name
+        self._file, self._given, self._chosen = file, given, chosen
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
         try:
@@ -220,6 +220,7 @@ class Service:
             clock=self._clock,
             space=self._space,
             planner=self._planner,
+            books_of=self._chosen.books_of,
         )
         self._code_store = CodeStore(
             os.path.join(self._config.head.state_dir, "code"),
@@ -238,8 +239,7 @@ class Service:
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
         self._tasks = self._make_tasks()
-        self._blob_reader = Reader(self._store.path)
-        self._text_reader = Reader(self._store.path)
+        self._blob_reader, self._text_reader = Reader(self._store.path), Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(
             state=head.state, blobs=blobs, server=head.settings.server, cluster=self._opened.cluster
@@ -295,7 +295,7 @@ class Service:
             engine=self._engine, callers=callers, reader=Reader(self._store.path), clock=self._clock
         )
         self._snapshots = Snapshots(
-            engine=self._engine, callers=callers, clock=self._clock, policy=self._policy_name
+            engine=self._engine, callers=callers, clock=self._clock, policy=self._chosen.name
         )
         self._queues = Queues(
             engine=self._engine,
@@ -581,7 +581,7 @@ class Service:
             cycles=head.cycles,
             last_cycle_s=self._engine.last_cycle_s,
             safe_mode=head.safe_mode,
-            policy=self._policy_name,
+            policy=self._chosen.name,
             socket=self._config.head.socket,
             node_address=f"{self._config.head.node_host}:{self._node_port}",
             database=self._store.path,

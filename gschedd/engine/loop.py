@@ -22,6 +22,7 @@ from gsched.model.units import format_duration
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.cycle.run import MAX_STARTS
+from gschedd.core.cycle.warm_up import warmed_up
 from gschedd.core.head import Head
 from gschedd.core.requests.queues import reconfigure
 from gschedd.core.state import effects as e
@@ -31,6 +32,7 @@ from gschedd.core.state.step import NOTHING, Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.measures import COMMIT, CYCLE, PLANNING, SLOW_S, Measures
 from gschedd.engine.space import DiskSpace
+from gschedd.plan.books import BooksOf
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
 
@@ -49,6 +51,7 @@ LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 # Reports that come less than this after those before them wait for others, unless a user's request
 # is there: a commit and a cycle for seven ends cost little more than for one.
 GATHER_S = 0.005
+WARM_S = 0.005  # CPU time of what is worked out before a cycle, as requests wait meanwhile
 CYCLE_S = 0.01  # CPU time of a cycle that starts many jobs, as all requests wait meanwhile
 STARTS_LEAST = 16  # of a cycle that takes longer: each has a commit
 ENOUGH = 32  # inputs for which it is worth to go on at once
@@ -89,6 +92,7 @@ class Engine:
 
     Args:
         planner: answers the questions of a head that plans training jobs elsewhere.
+        books_of: what the policy keeps of each node.
 
     Attributes:
         watches: of jobs of which somebody reads; told when a commit with changes of them begins.
@@ -106,6 +110,7 @@ class Engine:
         clock: Clock,
         space: DiskSpace,
         planner: Planner | None = None,
+        books_of: BooksOf | None = None,
     ) -> None:
         self.head = head
         head.starts_max = STARTS_LEAST  # more when cycles have shown that they are fast
@@ -131,6 +136,8 @@ class Engine:
         self._ahead_s = clock.wall_s() - self._passed_s
         self._sink: EffectSink | None = None
         self.last_cycle_s = 0.0
+        self._books_of = books_of
+        self._warming: Iterator[None] | None = None
         self._gathered_s = 0.0
         self.stalled = self.log_away = ""
 
@@ -311,8 +318,10 @@ class Engine:
         """Run a cycle with a commit of its own, unless there is nothing to decide."""
         if self._may_plan():
             await self._commit_cycle()
+        else:
+            self._warming = None
         self._ask_planner()
-        if self.head.unfinished:
+        if self.head.unfinished or self._warming is not None:
             return  # the next one comes after the inputs that have come meanwhile
         rounds = self.head.rounds
         done = None if rounds is None or rounds.pending is None else rounds.over
@@ -356,7 +365,7 @@ class Engine:
 
     def _plan(self, steps: list[Step]) -> bool:
         """Add one cycle's step to ``steps``; return whether it starts anything."""
-        if not self._may_plan():
+        if not self._may_plan() or not self._is_warm():
             return False
         failpoint("head.cycle.before")
         begin_s, begin_cpu_s = self._clock.monotonic_s(), thread_cpu_s()
@@ -373,6 +382,18 @@ class Engine:
         steps.append(step)
         return bool(step.facts)
 
+    def _is_warm(self) -> bool:
+        """Go on with what a cycle needs to know of many nodes; return whether that is all done."""
+        until_s = thread_cpu_s() + WARM_S
+        if self._warming is None:
+            head, now_s = self.head, self._clock.wall_s()
+            self._warming = warmed_up(head.state, head.settings, head.model, self._books_of, now_s)
+        for _ in self._warming:
+            if thread_cpu_s() >= until_s:
+                return False
+        self._warming = None
+        return True
+
     def _deliver(self, steps: Sequence[Step]) -> None:
         effects = [effect for step in steps for effect in step.effects]
         if effects and self._sink is not None:
@@ -381,7 +402,7 @@ class Engine:
     async def _wait(self) -> None:
         """Wait for an input, an alarm, or a lease that expires, unless a cycle has to go on."""
         await asyncio.sleep(0)  # others get their turn, also where nothing had to be written
-        if self.head.unfinished:
+        if self.head.unfinished or self._warming is not None:
             return
         alarm_s = self.head.next_alarm_s()
         wait_s = IDLE_S if alarm_s is None else alarm_s - self._clock.wall_s()

@@ -14,6 +14,7 @@ from gsched.config.words import ADAPTIVE_POLICIES
 from gsched.errors import ConfigError
 from gschedd.models.predict import Model
 from gschedd.models.robust import RobustModel
+from gschedd.plan.books import BooksOf
 from gschedd.plan.compose import Composed
 from gschedd.plan.reserved import WithReservations
 from gschedd.plan.snapshot import Policy
@@ -27,6 +28,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
     Attributes:
         name: as it was chosen.
         plan: the policy.
+        books_of: what the policy keeps of each node from one plan to the next; None: nothing.
         make_model: makes the predictor that it plans with, without any history.
         reads_loads: it looks at how busy nodes are, so that they must report.
         predicts_run_times: its predictor gives run times that are seldom exceeded.
@@ -36,6 +38,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
     plan: Policy
     name: str = ""
+    books_of: BooksOf | None = None
     make_model: Callable[[], Model] = RobustModel
     reads_loads: bool = False
     predicts_run_times: bool = True
@@ -111,7 +114,9 @@ def unknown_policy(name: str, known: Sequence[str]) -> ConfigError:
 
 
 def _balance(settings: BalanceConfig) -> Chosen:
-    return Chosen(plan=balance.balance(settings), reads_loads=True)
+    return Chosen(
+        plan=balance.balance(settings), books_of=balance.books_of(settings), reads_loads=True
+    )
 
 
 #: What a configuration may name.

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
 
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.state.records import Job
@@ -27,23 +28,15 @@ class Running(ByEnd):
         self._has_looked = False
 
     def _ends(self) -> Ends:
-        ends, running = self._state.dirty.ends, self._state.running
+        ends = self._state.dirty.ends
         if not self._has_looked:  # once: jobs beyond their walltimes are planned to end by now
             self._has_looked = True
             for never, end_s, number in ends.order:
                 if never or end_s > self._now_s:
                     break
                 ends.moved.add(number)
-        for number in ends.moved:
-            before = ends.known.pop(number, None)
-            if before is not None:
-                key = end_order(before)
-                del ends.order[bisect_left(ends.order, key)]
-            job = running.get(number)
-            if job is not None:
-                seen = ends.known[number] = _running(job, self._settings, self._now_s)
-                insort(ends.order, end_order(seen))
-        ends.moved.clear()
+        if ends.moved:
+            replan(self._state, self._settings, self._now_s)
         return ends
 
     def __contains__(self, job: object) -> bool:
@@ -60,6 +53,21 @@ class Running(ByEnd):
         """Return the jobs that own something on a node, by id."""
         ends = self._ends()
         return [ends.known[number] for number in sorted(self._state.by_node.get(node, ()))]
+
+
+def replan(state: State, settings: Settings, now_s: float, *, most: int | None = None) -> None:
+    """Work out the planned ends of jobs that have begun, ended or changed; of so many at most."""
+    ends = state.dirty.ends
+    numbers = list(islice(ends.moved, most))
+    for number in numbers:
+        before = ends.known.pop(number, None)
+        if before is not None:
+            del ends.order[bisect_left(ends.order, end_order(before))]
+        job = state.running.get(number)
+        if job is not None:
+            seen = ends.known[number] = _running(job, settings, now_s)
+            insort(ends.order, end_order(seen))
+    ends.moved.difference_update(numbers)
 
 
 def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:

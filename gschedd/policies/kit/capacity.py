@@ -11,7 +11,7 @@ its node's report keeps its predicted part.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -105,11 +105,14 @@ class Books(NodeIndex):
             self._most = largest({str(place): rates for place, rates in enumerate(self._rates)})
         return self._most
 
-    def refresh(self, seen: Snapshot, predictions: JobPredictions) -> None:
-        """Take in what has changed since."""
+    def refresh(
+        self, seen: Snapshot, predictions: JobPredictions, names: Iterable[str] | None = None
+    ) -> None:
+        """Take in what has changed since: of all nodes, or of those that are named."""
         on = running_on(seen.running)
         unsure: set[str] = set()
-        for name in sorted(self.stale):
+        stale = self.stale if names is None else self.stale.intersection(names)
+        for name in sorted(stale):
             load = seen.loads.get(name)
             if load is None:
                 load = guaranteed(seen.nodes[name])
@@ -119,7 +122,7 @@ class Books(NodeIndex):
             self.charge(seen.nodes[name], Charged(load=load, used=self.use(load, costs)))
             if costs.unsure:
                 unsure.add(name)
-        self.stale = unsure
+        self.stale = (self.stale - stale) | unsure
 
     def use(self, load: NodeLoad, costs: "Costs") -> Use:
         """Return what is in use on a node that has reported."""

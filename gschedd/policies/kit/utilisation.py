@@ -16,15 +16,15 @@ from gschedd.plan.load import NodeRates
 from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import FreeNode, Spaces, index_of
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.policies.kit.capacity import Books, MostCapacity
 from gschedd.policies.kit.utilisation_index import (
     PLAIN,
     Shares,
     Sort,
     Unevenness,
-    UtilisationIndex,
     shares_of,
+    utilisation_of,
 )
 
 
@@ -45,9 +45,7 @@ class LeastImbalance(MostCapacity):
         self._shares: dict[str, Shares] = {}  # of the nodes that this plan has charged
 
     def _keep_books(self, snapshot: Snapshot, window_s: float) -> Books:
-        self.books = index_of(
-            snapshot.nodes, ("even", window_s), lambda: UtilisationIndex(window_s)
-        )
+        self.books = utilisation_of(snapshot.nodes, window_s)
         return self.books
 
     def rank(self, job: int) -> Rank:

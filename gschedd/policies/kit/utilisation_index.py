@@ -5,14 +5,14 @@ Both are kept from plan to plan, so that a plan need not look at every node.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 from msgspec import structs
 
 from gschedd.plan.load import NodeLoad, NodeRates, Use
-from gschedd.plan.space import FreeNode
+from gschedd.plan.space import FreeNode, index_of
 from gschedd.policies.kit.capacity import Books, Charged, Costs
 
 #: Where less than this share of a resource is in use on average, its unevenness matters less: what
@@ -314,3 +314,8 @@ class UtilisationIndex(Books):
                     None if before is None else before[place],
                     None if after is None else after[place],
                 )
+
+
+def utilisation_of(nodes: Mapping[str, FreeNode], window_s: float) -> UtilisationIndex:
+    """Return what is kept of some nodes, or a new one where nothing can be kept."""
+    return index_of(nodes, ("even", window_s), lambda: UtilisationIndex(window_s))

@@ -10,9 +10,11 @@ reservation pass it by their predicted run times, not by the walltimes that thei
 from functools import partial
 
 from gsched.config.policies import BalanceConfig
+from gschedd.plan.books import BooksOf
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.kit.order import plan_in_order
 from gschedd.policies.kit.utilisation import LeastImbalance
+from gschedd.policies.kit.utilisation_index import utilisation_of
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -23,6 +25,11 @@ def plan(snapshot: Snapshot) -> Plan:
 def balance(settings: BalanceConfig) -> Policy:
     """Return the policy with a site's own settings."""
     return partial(_plan, settings=settings)
+
+
+def books_of(settings: BalanceConfig) -> BooksOf:
+    """Return what tells what the policy keeps of each node."""
+    return partial(utilisation_of, window_s=settings.window_s)
 
 
 def _plan(snapshot: Snapshot, settings: BalanceConfig) -> Plan:
