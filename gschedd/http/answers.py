@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from gsched.errors import (
 from gsched.logs import Complaints
 from gsched.model.limits import shown
 from gsched.protocol.api import ErrorBody, ErrorReply
+from gschedd.http.pace import Pace
 
 log = logging.getLogger("gschedd.http")
 
@@ -59,6 +60,23 @@ class BusyError(TryAgainError):
 def answer(body: object, *, status: int = 200) -> web.Response:
     """Return a JSON answer."""
     return web.Response(body=_encoder.encode(body), status=status, content_type="application/json")
+
+
+async def answer_in_pieces(
+    rows: Iterable[object], reply: Callable[[Sequence[msgspec.Raw]], object]
+) -> web.Response:
+    """Return a JSON answer with a list, worked out and encoded row by row, in some turns.
+
+    Args:
+        rows: what is worked out while it is iterated; others get their turn meanwhile.
+        reply: returns the answer with the rows, each encoded.
+    """
+    pace = Pace()
+    encoded: list[msgspec.Raw] = []
+    for row in rows:
+        encoded.append(msgspec.Raw(_encoder.encode(row)))
+        await pace.keep()
+    return answer(reply(encoded))
 
 
 def error_body(error: GschedError) -> ErrorBody:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, cast
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -22,7 +22,7 @@ from gsched.protocol.relays import RelayRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.version import VERSION
 from gschedd.core.head import Head
-from gschedd.http.answers import answer
+from gschedd.http.answers import answer_in_pieces
 from gschedd.http.callers import Callers
 from gschedd.http.handshake import HostSocket, Introduced, close_badly
 from gschedd.http.joining import Joining
@@ -87,11 +87,16 @@ class Hosts:
         self._callers.of(request)
         own = await asyncio.to_thread(host_report, self._clock.wall_s())
         self.note("head", self._head.settings.server, own)
-        rows = list(self._rows())
+        rows = self._rows()
         if request.query.get("names") != "1":
-            rows = [msgspec.structs.replace(row, users={}, groups={}, mounts=None) for row in rows]
-        server = self._head.settings.server
-        return answer(HostList(server=server, now_s=self._clock.wall_s(), hosts=tuple(rows)))
+            rows = (msgspec.structs.replace(row, users={}, groups={}, mounts=None) for row in rows)
+
+        def reply(rows: Sequence[msgspec.Raw]) -> HostList:
+            hosts = cast("tuple[HostRow, ...]", tuple(rows))
+            server = self._head.settings.server
+            return HostList(server=server, now_s=self._clock.wall_s(), hosts=hosts)
+
+        return await answer_in_pieces(rows, reply)
 
     def _rows(self) -> Iterator[HostRow]:
         yield self._with_report(

@@ -8,10 +8,10 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from aiohttp import web
-from msgspec import structs
+from msgspec import Raw, structs
 
 from gsched.clock import Clock
 from gsched.errors import (
@@ -42,7 +42,7 @@ from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import unstarted_row
 from gschedd.core.views.jobs import JobViews
 from gschedd.core.views.nodes import node_row
-from gschedd.http.answers import answer, error_body
+from gschedd.http.answers import answer, answer_in_pieces, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
@@ -404,16 +404,21 @@ class Queries:
         self._callers.of(request)
         warning = await self._engine.shown()
         state, now_s = self._head.state, self._clock.wall_s()
-        return answer(
-            node_rows.NodeList(
+
+        def reply(rows: Sequence[Raw]) -> node_rows.NodeList:
+            return node_rows.NodeList(
                 server=self._head.settings.server,
                 now_s=now_s,
-                nodes=tuple(
-                    node_row(state.nodes[name], state, now_s) for name in sorted(state.nodes)
-                ),
+                nodes=cast("tuple[node_rows.NodeRow, ...]", tuple(rows)),
                 warning=warning,
             )
+
+        rows = (
+            node_row(node, state, now_s)
+            for name in sorted(state.nodes)
+            if (node := state.nodes.get(name)) is not None  # it may be removed meanwhile
         )
+        return await answer_in_pieces(rows, reply)
 
     async def history(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history``."""

@@ -38,7 +38,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
 def objection(state: State, node: str, message: n.Register) -> tuple[str, str] | None:
     """Return whose place a gnode may not take, and why not; None if it may register."""
     known = state.nodes.get(node)
-    owner = _owner(state, message.identity)
+    is_same = known is not None and known.identity == message.identity  # and no other node's
+    owner = known if is_same else _owner(state, message.identity)
     if owner is not None and owner.name != node:
         return owner.name, (
             f"the gnode that calls itself {node} has the identity of node {owner.name}: on a copy "

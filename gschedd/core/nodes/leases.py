@@ -9,7 +9,7 @@ All this is measured on a clock that never jumps (`Clock.monotonic_s`), and only
 and deadlines keep to the wall clock. Nothing of it is durable: after a restart the head waits anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gsched.model.states import NodeState, PartState
@@ -46,6 +46,7 @@ class Leases:
         self._since_s: dict[str, float | None] = {
             name: None for name, node in state.nodes.items() if node.state is NodeState.UNREACHABLE
         }
+        self._untimed = dict.fromkeys(self._since_s)
         self._due_s: float | None = None
         self._wall_ahead_s = 0.0
 
@@ -53,19 +54,21 @@ class Leases:
         """Take in a fact that was applied."""
         match fact:
             case f.NodeDisconnected():
-                self._since_s[fact.node] = None
+                self._since_s[fact.node] = self._untimed[fact.node] = None
             case f.NodeRegistered() | f.NodeRemoved():
-                self._since_s.pop(fact.node, None)
+                for nodes in (self._since_s, self._untimed):
+                    nodes.pop(fact.node, None)
             case _:
                 pass
 
     def wait_anew(self) -> None:
         """Let all that was waited count for nothing."""
         self._since_s = dict.fromkeys(self._since_s)
+        self._untimed = dict.fromkeys(self._since_s)
 
     def next_due_s(self) -> float | None:
         """Return when `expired` has something to do, on the steady clock; 0: at once."""
-        return 0.0 if None in self._since_s.values() else self._due_s
+        return 0.0 if self._untimed else self._due_s
 
     def expired(self, settings: Settings, now_s: float, steady_s: float) -> list[f.AnyFact]:
         """Return the ends of all parts whose leases have expired on nodes that do not answer."""
@@ -73,13 +76,13 @@ class Leases:
         due_s = self.next_due_s()
         if due_s is None or due_s > steady_s:
             return []
-        self._since_s = {
-            node: steady_s if since_s is None else since_s
-            for node, since_s in self._since_s.items()
-        }
+        untimed, self._untimed = self._untimed, {}
+        self._since_s.update(dict.fromkeys(untimed, steady_s))
         facts: list[f.AnyFact] = []
-        self._due_s = None
-        for node in self._since_s:
+        nodes: Iterable[str] = untimed  # of the others nothing is due
+        if self._due_s is not None and self._due_s <= steady_s:
+            nodes, self._due_s = self._since_s, None
+        for node in nodes:
             for job, attempt in self._leased_on(node):
                 at_s = self._end_s(node, attempt, settings)
                 if at_s is not None and at_s <= steady_s:
