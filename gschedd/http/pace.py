@@ -14,7 +14,7 @@ from typing import Final
 
 PIECE_S: Final = 0.005  # of work, after which others get their turn
 LONGEST_REST_S: Final = 0.05
-BUSY_S: Final = 0.0001  # two turns of the loop in which others have nothing to do take less
+BUSY_S: Final = 0.0001  # three turns of the loop in which others have nothing to do take less
 
 
 class Pace:
@@ -46,7 +46,7 @@ class Pace:
         """Rest for as long as was worked."""
         self.stop()
         work_s, self._worked_s = min(self._worked_s, LONGEST_REST_S), 0.0
-        for _ in range(2):  # in the second turn those are served whose requests came meanwhile
+        for _ in range(3):  # what came meanwhile is behind the first two turns of this request
             await asyncio.sleep(0)
         others_s = self._loop.time() - self._begin_s
         if others_s >= BUSY_S:
