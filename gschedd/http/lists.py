@@ -190,6 +190,8 @@ class Choice:
             await pace.keep()
         # jobs that left their groups before these were read
         chosen += await self._unshown(await self._apart(pace), shown, pace)
+        if not columns:  # else whoever reads them sorts all
+            chosen.sort(key=attrgetter("id"))
         return chosen, columns
 
     @property

@@ -187,6 +187,17 @@ def test_all_wait_for_one_reason_where_nothing_is_started(world: World) -> None:
     assert not any(each.ahead for each in both.columns or ())
 
 
+def test_rows_alone_are_in_the_order_of_their_ids() -> None:
+    world = World(node("n1", cpus=1))
+    numbers = [world.submit(by=ALICE) for _ in range(MANY)]
+    for number in numbers[:0:-1]:
+        world.hold(number, by=ALICE)
+    jobs, columns = chosen(world, columns="1")
+
+    assert not columns
+    assert [job.id for job in jobs] == list(world.head.state.jobs)
+
+
 def test_a_short_list_has_rows_alone() -> None:
     world = World(node("n1", cpus=1))
     for _ in range(20):
