@@ -233,13 +233,15 @@ class Choice:
                     part = [key for key in part if key[1] not in known]
                 order = group.lanes.get(lane, [])
                 here, ahead = _places(order, part) if in_columns else ([], [])
-                if len(here) < len(part):
-                    numbers = {number for _, number in part}.difference(here)
-                    yield None, [jobs[number] for number in sorted(numbers) if number in jobs]
+                columns, left = None, list[Job]()
                 if here:
-                    yield teller.columns(
+                    columns, left = teller.columns(
                         group.job_class, here, ahead, first=order[0][1], whole=self._has_all
                     )
+                if len(here) < len(part):
+                    numbers = {number for _, number in part}.difference(here)
+                    left += [jobs[number] for number in sorted(numbers) if number in jobs]
+                yield columns, left
 
     async def _waiting(
         self, pace: Pace

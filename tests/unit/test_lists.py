@@ -303,6 +303,40 @@ def test_jobs_that_start_or_are_held_while_a_list_is_made_are_in_it_once(
     assert before & set(state.jobs) <= set(listed)
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_jobs_that_are_deleted_while_a_list_is_made_do_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    async def one_turn(_: Pace) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Pace, "keep", one_turn)
+    monkeypatch.setattr(lists, "JOBS_PER_LOOK", 20)
+    world = busy()
+    state = world.head.state
+    queued = [job for job in state.jobs.values() if job.state is JobState.QUEUED]
+
+    async def delete() -> None:
+        for job in reversed(queued):
+            if job.id in state.jobs:
+                world.delete(job.id, by=OWNERS[job.spec.owner.user])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def run() -> tuple[list[Job], list[bytes]]:
+        deleting = asyncio.create_task(delete())
+        teller = JobViews(world.head, now_s=world.now_s)
+        found = await Choice({"columns": "1"}, set(), state, ALICE).jobs(teller)
+        deleting.cancel()
+        return found
+
+    rows, columns = asyncio.run(run())
+    parts = [msgspec.json.decode(each, type=JobColumns) for each in columns]
+    listed = [job.id for job in rows] + [number for part in parts for number in part.ids]
+    assert len(set(listed)) == len(listed)
+    assert {number for number in state.jobs if not array_of(number)} <= set(listed)
+
+
 def test_texts_that_break_a_line_are_shown_in_columns_as_in_rows() -> None:
     def row(number: int, name: str) -> JobRow:
         return JobRow(
