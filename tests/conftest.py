@@ -252,13 +252,11 @@ def warm(warm_clusters: Any) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[object]:
+def forks() -> object:
     """Return a `tests.support.forks.ForkServer` that has imported torch."""
-    from tests.support.forks import torch_server
+    from tests.support.forks import training_server
 
-    made = torch_server()
-    yield made
-    made.close()
+    return training_server()
 
 
 _DIRECTORY = os.getcwd()

@@ -15,7 +15,7 @@ from gsched.errors import GschedError
 from gsched.model.states import AttemptState
 from gsched.pki.names import Role
 from tests.support.certificates import give_certificate
-from tests.support.forks import NONE, popen
+from tests.support.forks import NONE, ForkServer, popen
 from tests.support.processes import MARKER, PATIENCE_S, attempts, kill_all, processes_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,7 @@ class Cluster:
         self.web_settings: dict[str, object] = {}
         self.is_native = False  # plain jobs; each node compiles for 0.3 s
         self.wrapper = NONE  # what is done before each daemon starts
+        self.trains: ForkServer | None = None  # nodes' training jobs find torch in memory
         self.share_runtimes: dict[str, str] = {}
         self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
         self.cuda_driver = ""  # of nodes that share GPUs by interception
@@ -300,9 +301,11 @@ class Cluster:
         self, module: str, config: Path, log: str, env: Mapping[str, str] | None
     ) -> subprocess.Popen[bytes]:
         with open(self.directory / log, "ab") as stream:
+            is_trainer = module == "gnode.main" and self.trains and self.trains.trains
             return popen(
                 [sys.executable, "-m", module, "--config", str(config)],
                 wrapper=self.wrapper,
+                server=self.trains if is_trainer else None,
                 cwd=ROOT,
                 env={**os.environ, MARKER: self._marker, **(env or {})},
                 stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import runpy
 import signal
 import socket
@@ -28,6 +29,8 @@ import threading
 import time
 import traceback
 from typing import Any
+
+from tests.support import programs
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
 PR_SET_DUMPABLE = 4
@@ -76,7 +79,7 @@ class Daemons(subprocess.Popen[Any]):
     modules: frozenset[str] = frozenset()
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        command = list(args) if isinstance(args, list | tuple) else []
+        command = plain(list(args)) if isinstance(args, list | tuple) else []
         if module_of(command) not in self.modules or os.environ.get("GSCHED_TEST_NO_FORKS"):
             super()._execute_child(args, *rest)  # type: ignore[misc]  # of the base, on all systems
             return
@@ -117,6 +120,14 @@ def _computes(task: str) -> bool:
             return file.read().rpartition(")")[2].split()[0] == "R"
     except OSError:
         return False
+
+
+def plain(command: list[str]) -> list[str]:
+    """Return a command that boots a module of a tree (``-I -c``) as one that runs it (``-m``)."""
+    if command[1:3] != ["-I", "-c"]:
+        return command
+    boot = re.search(r"run_module\('([\w.]+)'", command[3])
+    return [command[0], "-m", boot[1], *command[5:]] if boot else command
 
 
 def module_of(command: list[str]) -> str:
@@ -260,6 +271,8 @@ def main() -> None:
     if to_run is not None:
         Daemons.modules = frozenset(name.removesuffix("!") for name in names)
         subprocess.Popen = Daemons  # type: ignore[misc]  # of this process alone
+        if "torch" in sys.modules:
+            programs.install(_show)
         become(*to_run)
 
 

@@ -35,10 +35,17 @@ TORCH = (
     "torch.nn.parallel",
 )
 DAEMONS = ("gschedd.main", "gnode.main", "tests.support.odd_head")
-#: What the head starts: as forks of the head, which is one.
-WORKERS = ("gschedd.planner.worker", "gschedd.monitor.worker", "gschedd.notify.worker")
+#: What head and node start: as forks of these, which are forks themselves.
+WORKERS = (
+    "gschedd.planner.worker",
+    "gschedd.monitor.worker",
+    "gschedd.notify.worker",
+    "gnode.supervisor.launcher",
+)
 COMMANDS = "gsched.cli.commands."
 PREHEATED = "tests.support.preheated"
+#: What a node of a cluster runs (`ForkServer.trains`).
+NODE = ("gnode.main!", "gnode.supervisor.launcher", PREHEATED)
 #: Variables that an interpreter reads at its start: with other values than here, no fork.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
@@ -74,11 +81,16 @@ NONE = Wrapper()
 
 
 class ForkServer:
-    """Gives programs a process of their own that has imported some modules already."""
+    """Gives programs a process of their own that has imported some modules already.
+
+    Attributes:
+        trains: it can start nodes.
+    """
 
     def __init__(self, python: str, modules: Sequence[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         environment.pop(MARKER, None)  # it is of no single test
+        self.trains = "gnode.main!" in modules
         self._turn = threading.Lock()
         self._number = 0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -209,9 +221,16 @@ class Forked(subprocess.Popen[Any]):
 
 
 def popen(
-    command: Sequence[str], *, wrapper: Wrapper = NONE, **how: Any
+    command: Sequence[str],
+    *,
+    wrapper: Wrapper = NONE,
+    server: ForkServer | None = None,
+    **how: Any,
 ) -> "subprocess.Popen[Any]":
-    """Start a program as `subprocess.Popen` does; by a fork, if it is a daemon or a command."""
+    """Start a program as `subprocess.Popen` does; by a fork, if it is a daemon or a command.
+
+    ``server`` starts it instead of the one for daemons and commands.
+    """
     environment = dict(how.get("env") or os.environ)
     if (
         not _is_ours(command)
@@ -220,7 +239,7 @@ def popen(
         or (wrapper.words and not wrapper.is_simple)
     ):
         return subprocess.Popen([*wrapper.words, *command], **how)
-    return Forked(command, server=_gsched_server(), wrapper=wrapper, **how)
+    return Forked(command, server=server or _gsched_server(), wrapper=wrapper, **how)
 
 
 def run(
@@ -286,6 +305,17 @@ def _cli() -> list[str]:
 def torch_server(*packages: str, modules: Sequence[str] = ()) -> ForkServer:
     """Return a server of an interpreter that has torch, and these packages, or skip the test.
 
-    It has imported what is used of torch, and ``modules``.
+    It has imported what is used of torch, and ``modules``. If it is this interpreter, it also
+    starts nodes whose training jobs find all this in memory (`tests.support.programs`).
     """
-    return ForkServer(torch_python(*packages), (*TORCH, *modules))
+    python = torch_python(*packages)
+    nodes = NODE if python == sys.executable else ()
+    return ForkServer(python, (*TORCH, *modules, *nodes))
+
+
+@functools.cache
+def training_server() -> ForkServer:
+    """Return the server with torch of this process, which ends with it."""
+    made = torch_server("sklearn", modules=("sklearn.datasets",))
+    atexit.register(made.close)
+    return made

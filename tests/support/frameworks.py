@@ -22,8 +22,10 @@ HOLDS = (6, 18)
 class FrameworkRun:
     """One training; its script is ``tests/support/framework_NAME.py``."""
 
-    def __init__(self, cluster: Cluster, name: str, *modules: str) -> None:
+    def __init__(self, cluster: Cluster, forks: ForkServer, name: str, *modules: str) -> None:
+        """``forks`` has imported what the script imports."""
         self.cluster = cluster
+        cluster.trains = forks
         self.python = torch_python(*modules)
         self.script = ROOT / "tests" / "support" / f"framework_{name}.py"
         self.directory = cluster.jobs

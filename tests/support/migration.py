@@ -23,7 +23,7 @@ from gsched.protocol.job_rows import JobStory
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT, Run, release
-from tests.support.forks import ForkServer
+from tests.support.forks import ForkServer, training_server
 from tests.support.processes import PATIENCE_S, environment_of
 from tests.support.torch_python import TRAINING_PATH, torch_python
 
@@ -112,6 +112,7 @@ class Migration:
         self.cluster = cluster
         self.warm = warm
         self.python = torch_python("sklearn")
+        cluster.trains = training_server()
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
         self.directory = cluster.jobs
         self.number = ""

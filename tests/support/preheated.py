@@ -12,6 +12,7 @@ import ssl
 import apscheduler.executors.asyncio
 import cryptography.hazmat.backends.openssl
 
+import gsched.pki.issuing
 from gsched.config.load import parse_config
 
 parse_config(

@@ -53,7 +53,7 @@ def test_a_training_of_a_framework_is_resized_to_two_ranks_and_back_with_the_sam
     cluster: Cluster, tmp_path: Path, forks_of: Forks, name: str
 ) -> None:
     """No step and no sample is lost or done twice, and the network comes out the same."""
-    run = FrameworkRun(cluster, name, *NEEDS[name])
+    run = FrameworkRun(cluster, forks_of(name), name, *NEEDS[name])
     expected = undisturbed(run, forks_of(name), tmp_path / "undisturbed")
     run.begin("--step-s=0.2")  # it must not end before it has moved for the second time
 

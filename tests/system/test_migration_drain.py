@@ -11,6 +11,7 @@ from gsched.protocol.node_rows import NodeRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.elastic_runs import SCRIPT, release
+from tests.support.forks import training_server
 from tests.support.migration import HOLD_AT, OPTIONS, TIMEOUT_S, Watch
 from tests.support.torch_python import TRAINING_PATH, torch_python
 
@@ -23,6 +24,7 @@ class Drained:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.python = torch_python("sklearn")
+        cluster.trains = training_server()
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
         cluster.start_head()
         for name in ("n1", "n2"):

@@ -8,6 +8,7 @@ import pytest
 from gsched.client import new_job
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT
+from tests.support.forks import training_server
 from tests.support.torch_python import TRAINING_PATH, torch_python
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("profiling"), pytest.mark.sweep]
@@ -20,6 +21,7 @@ def test_a_training_begins_on_one_gpu_and_is_resized_when_its_steps_are_known(
     cluster: Cluster,
 ) -> None:
     python = torch_python("sklearn")
+    cluster.trains = training_server()
     cluster.queues = '[[queue]]\nname = "batch"\n[training]\npolicy = "deadline"\nmove_s = 5\n'
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=2)
