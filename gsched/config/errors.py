@@ -4,6 +4,7 @@ msgspec says ``Expected `int` <= 65535 - at `$.head.node_port` ``. A person need
 node_port must be from 0 to 65535, got 99999999``.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -250,9 +251,14 @@ def _at(document: object, keys: Keys) -> object:
     return document
 
 
+@functools.cache  # all tables take 10 ms, and an unknown key is looked for in each of them
+def _described(root: type[Struct]) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(root)
+
+
 def _field(root: type[Struct], keys: Keys) -> msgspec.inspect.Type | None:
     """Return the type at the end of a way, with its form; None if it leads nowhere."""
-    info: msgspec.inspect.Type = msgspec.inspect.type_info(root)
+    info = _described(root)
     for key in keys:
         if isinstance(info, msgspec.inspect.StructType):
             found = next((each.type for each in info.fields if each.name == key), None)
