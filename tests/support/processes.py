@@ -1,6 +1,5 @@
 """Which processes a test has started, however they were started, and how to end them."""
 
-import contextlib
 import functools
 import os
 import time
@@ -27,16 +26,14 @@ def processes_of(marker: str, directory: Path) -> list[psutil.Process]:
     """
     ours = _with_ancestors(os.getpid())
     mark, below = f"\0{MARKER}={marker}\0".encode(), f"{directory}/"
-    found: dict[int, psutil.Process] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in ours or not _belongs(name, mark, below):
-            continue
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(int(name))
-            found[process.pid] = process
-            for child in process.children(recursive=True):
-                found[child.pid] = child
-    return [process for process in found.values() if _alive(process)]
+    names = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in ours]
+    found = {int(name) for name in names if _belongs(name, mark, below)}
+    if not found:
+        return []
+    parents = {int(name): _parent(name) for name in names}  # once for all: there are hundreds
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [process for pid in sorted(found) if (process := _living(pid)) is not None]
 
 
 def kill_all(find: Callable[[], list[psutil.Process]], timeout_s: float = PATIENCE_S) -> None:
@@ -116,8 +113,19 @@ def _is_below(link: str, below: str) -> bool:
         return False
 
 
-def _alive(process: psutil.Process) -> bool:
+def _parent(pid: str) -> int:
+    """Return the parent of a process; 0 if that is gone."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _living(pid: int) -> psutil.Process | None:
+    """Return a process; None if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
-        return False
+        return None
