@@ -4,6 +4,7 @@
 is done on the socket and on files with a deadline, so a hang fails the test.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from typing import Any
 
 from gnode.supervisor import journal
 from tests.support import records
+from tests.support.forks import Forked, ForkServer
 
 WAIT_S = 90.0  # of a machine on which much else runs
 
@@ -51,9 +53,12 @@ class Launcher:
         allow_root: bool = True,
         under: Sequence[str] = (),
         library: str = "",
+        server: ForkServer | None = None,
     ) -> None:
+        """With ``server``, whose fork it is, its jobs' Python programs find torch in memory."""
         self.allow_root = allow_root
         self.library = library  # that runs plain jobs
+        self.server = server
         self.under = under  # a command that starts the launcher in its own place
         self.state = state
         self.out = state / "out"
@@ -70,8 +75,12 @@ class Launcher:
         """Start the launcher (again) and connect."""
         address = self.state / "launcher.sock"
         command = [sys.executable, "-I", "-m", "gnode.supervisor.launcher"]
+        start: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
+        if self.server is not None and self.server.trains:
+            command.remove("-I")
+            start = functools.partial(Forked, server=self.server)
         with (self.state / "launcher.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start(
                 [*self.under, *command, "--socket", str(address), "--state", str(self.state)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

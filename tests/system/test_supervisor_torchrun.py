@@ -1,6 +1,7 @@
 """Two torchrun agents on loopback under real supervisors: who failed first, and how.
 
 Each as torchrun starts it, and as elastic training jobs get their ranks: from the agent alone.
+Where the start is not what is tested, the agents, and the ranks that they start, are forks.
 """
 
 import pathlib
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.forks import training_server
 from tests.support.launching import Launcher
 from tests.support.ports import free_port
 from tests.support.torch_python import TORCH_START, torch_python
+
+#: In one worker with all that takes the server of forks with torch for its jobs.
+pytestmark = pytest.mark.xdist_group("moves")
 
 AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
 NEIGHBOURS = ("record", "output", "errors", "kernel")
@@ -40,6 +45,14 @@ dist.destroy_process_group()
 @pytest.fixture
 def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path / "state")
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def forking(tmp_path: pathlib.Path) -> Iterator[Launcher]:
+    """Return a launcher whose agents find torch in memory."""
+    launcher = Launcher(tmp_path / "state", server=training_server())
     yield launcher
     launcher.close()
 
@@ -117,16 +130,16 @@ def test_two_agents_train_together(launcher: Launcher, training: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_d8_a_rank_killed_by_a_signal(launcher: Launcher, training: str) -> None:
+def test_d8_a_rank_killed_by_a_signal(forking: Launcher, training: str) -> None:
     start_two(
-        launcher,
+        forking,
         "os.kill(os.getpid(), signal.SIGSEGV)",
         1,
         elastic=training == "elastic",
         ranks=1,
     )
 
-    record = first_failure(launcher)
+    record = first_failure(forking)
 
     assert (record["job"], record["rank"]) == (2, 1)
     assert (record["kind"], record["signal"]) == ("signalled", 11)
@@ -135,19 +148,19 @@ def test_d8_a_rank_killed_by_a_signal(launcher: Launcher, training: str) -> None
 
 
 @pytest.mark.timeout(300)
-def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher, training: str) -> None:
+def test_a_stopped_training_is_not_a_failure_of_a_rank(forking: Launcher, training: str) -> None:
     start_two(
-        launcher,
+        forking,
         "print('up', flush=True); import time; time.sleep(1000)",
         0,
         elastic=training == "elastic",
         ranks=1,
     )
-    launcher.wait_for_output(1, "up")
+    forking.wait_for_output(1, "up")
 
     for job in (1, 2):
-        launcher.order(job, {"do": "stop", "reason": "delete", "grace_s": 30})
-    records = [launcher.exit(job) for job in (1, 2)]
+        forking.order(job, {"do": "stop", "reason": "delete", "grace_s": 30})
+    records = [forking.exit(job) for job in (1, 2)]
 
     assert [record["stop_reason"] for record in records] == ["delete", "delete"]
     assert not any("rank" in record for record in records)
@@ -155,7 +168,7 @@ def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher, train
 
 @pytest.mark.timeout(300)
 def test_d8_the_exit_code_and_the_message_of_the_first_rank_count(
-    launcher: Launcher, training: str
+    forking: Launcher, training: str
 ) -> None:
     """The message as scripts write it that use torch's record, and gsched.elastic."""
     words = """
@@ -164,9 +177,9 @@ with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
     json.dump({"message": {"message": "no such colour", "extraInfo": {"timestamp": "1"}}}, file)
 os._exit(3)
 """
-    start_two(launcher, words, 3, elastic=training == "elastic")
+    start_two(forking, words, 3, elastic=training == "elastic")
 
-    record = first_failure(launcher)
+    record = first_failure(forking)
 
     assert (record["job"], record["rank"]) == (2, 3)
     assert (record["kind"], record["exit_code"]) == ("exited", 3)
@@ -174,8 +187,8 @@ os._exit(3)
 
 
 @pytest.mark.timeout(300)
-def test_an_elastic_training_with_options_for_torchrun_gets_torchrun(launcher: Launcher) -> None:
-    start_two(launcher, "pass", 0, elastic=True, ranks=1, options=("--tee", "3"))
+def test_an_elastic_training_with_options_for_torchrun_gets_torchrun(forking: Launcher) -> None:
+    start_two(forking, "pass", 0, elastic=True, ranks=1, options=("--tee", "3"))
 
-    assert [launcher.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], launcher.output(1, "e")
-    assert "[default0]" in launcher.output(1) + launcher.output(1, "e")
+    assert [forking.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], forking.output(1, "e")
+    assert "[default0]" in forking.output(1) + forking.output(1, "e")
