@@ -29,9 +29,12 @@ from tests.support.torch_python import TRAINING_PATH, torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
 HOLD_AT = 10  # the training waits there until the move has been requested
+LATE_HOLD_AT = 60  # by then it has saved a checkpoint of its own
 TIMEOUT_S = 240.0
 PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "done")
 VICTIMS = ("source", "target", "supervisor", "rank")
+#: A phase of the training's own: its next attempt is to flush what this one has published.
+FLUSHING = "flushing"
 PREPARED_VICTIMS = ("prepared-supervisor", "prepared-rank")
 #: Steps of a move that are committed: asked for, checkpoint taken, left, first step.
 HEAD_STEPS = 4
@@ -230,6 +233,15 @@ class Migration:
             lambda: (now := self.phase()) and PHASES.index(now) >= rank, TIMEOUT_S, what=phase
         )
 
+    def wait_for_mark(self) -> None:
+        """Wait until a checkpoint is published that is not known to be on the disk, or was."""
+        checkpoints = self.directory / "gsched-checkpoints"
+        wait_until(
+            lambda: any(checkpoints.rglob("*.unflushed")) or self.phase() == "done",
+            TIMEOUT_S,
+            what="a mark of its flush",
+        )
+
     def strike(self, victim: str) -> None:
         """Kill a part of it with SIGKILL; daemons come back at once."""
         if victim in {"source", "target"}:
@@ -304,9 +316,16 @@ def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -
     """Move a training, kill something when the move is that far; return the training's result."""
     migration = Migration(cluster, warm=warm)
     try:
-        migration.begin()
+        if phase == FLUSHING:  # only where there is an older checkpoint
+            migration.begin("--step-s=0.05", hold_at=LATE_HOLD_AT, checkpoint_interval_s=1.0)
+        else:
+            migration.begin()
         migration.ask("n2")
-        if phase in {"requested", "prepared"}:
+        if phase == FLUSHING:
+            migration.release(LATE_HOLD_AT)
+            migration.wait_for_mark()
+            migration.strike(victim)
+        elif phase in {"requested", "prepared"}:
             migration.wait_for_phase(phase)
             migration.strike(victim)
             migration.release(when_asked=False)  # it may have heard, and have died since

@@ -8,7 +8,7 @@ import pytest
 from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.migration import Migration, fault_at
+from tests.support.migration import FLUSHING, Migration, fault_at
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
 
@@ -49,6 +49,7 @@ def test_a_training_moved_warm_ends_with_the_same_bits(
     ("victim", "phase"),
     [
         ("prepared-rank", "prepared"),
+        ("rank", FLUSHING),
         pytest.param("prepared-supervisor", "prepared", marks=pytest.mark.sweep),
         pytest.param("target", "prepared", marks=pytest.mark.sweep),
         pytest.param("source", "prepared", marks=pytest.mark.sweep),
