@@ -95,6 +95,7 @@ class Chaos:
             until_s: of the monotonic clock: no further round begins after that.
         """
         cluster = self._cluster
+        cluster.is_native = True  # jobs of other users are run without it nevertheless
         if self._is_fair:
             names = [user.name for user in self._accounts] or [getpass.getuser()]
             cluster.queues = chaos_fair.config(names)
