@@ -1,7 +1,7 @@
 """What a task runs: its command line, the files that it gets, and those of its output. Pure."""
 
 import posixpath
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gnode.core.environment import (
     FALLBACK_SHELL,
@@ -44,6 +44,11 @@ class TaskProgram(NamedTuple):
     failure_report: str | None
     stdout: OutputFile
     stderr: OutputFile
+
+
+NO_PROGRAM: Final = TaskProgram(
+    (), (), None, OutputFile(NOWHERE, NOWHERE), OutputFile(NOWHERE, NOWHERE)
+)
 
 
 def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> TaskProgram:

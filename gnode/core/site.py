@@ -90,6 +90,8 @@ class Site:
         visible: directories of this node that jobs need, also where these have a /tmp of their own.
         command_socket: where commands on this node find the head; empty: where they look for it
             by default, as the head is on this machine.
+        runs_programs: tasks have command lines, environments and files; not where the machine is a
+            modelled one.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -123,4 +125,5 @@ class Site:
     visible: tuple[str, ...] = ()
     command_socket: str = ""
     outbox_root: str = ""
+    runs_programs: bool = True
     remove_delay_s: float = REMOVE_DELAY_S

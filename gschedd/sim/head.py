@@ -107,6 +107,7 @@ class HeadProcess:
         self._calls = 0
         self._newest: dict[str, int] = {}
         self._pending: tuple[Sequence[f.AnyFact], dict[int, Job]] | None = None
+        self._rest: tuple[float, str, float | None] | None = None
 
     # --- life ---
 
@@ -114,7 +115,7 @@ class HeadProcess:
         """Start a daemon on what was durable."""
         assert self.head is None, "one head works on a state"
         self.epoch += 1
-        self.head = head
+        self.head, self._rest = head, None
         self._planner = None if head.rounds is None else Answerer(head.rounds.policy)
         self._launches = Launches(
             state=head.state, blobs=BlobCache(_no_blob), server=head.settings.server
@@ -258,6 +259,13 @@ class HeadProcess:
         head = self.head
         if head is None or self._pending is not None:
             return None
+        rest = self._rest
+        if rest is None or rest[:2] != (self.skew_s, head.safe_mode):
+            rest = self._rest = (self.skew_s, head.safe_mode, self._alarm_s(head))
+        return rest[2]
+
+    def _alarm_s(self, head: Head) -> float | None:
+        """Return the same; it stays so until `pump` has something to do."""
         alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()
         if alarm_s is None:
             return expiry_s
@@ -270,11 +278,12 @@ class HeadProcess:
         if head is None:
             return False
         if head.rounds is not None and (question := head.take_question()) is not None:
+            self._rest = None
             self._ask_planner(question)
             return True
-        if self._pending is not None:
+        if self._pending is not None or self._is_resting(head):
             return False
-        now_s = self.wall_s()
+        now_s, self._rest = self.wall_s(), None
         is_due = self._is_due(head, now_s) and not self._awaits_cycle(head, now_s)
         if self._inbox or is_due:
             inbox, self._inbox = self._inbox, []
@@ -295,6 +304,13 @@ class HeadProcess:
             self._commit([step], [])
             return True
         return False
+
+    def _is_resting(self, head: Head) -> bool:
+        """Return whether nothing has come and no time is over: so it is at most moments."""
+        if self._inbox or head.state.dirty.any:
+            return False
+        alarm_s = self.next_alarm_s()
+        return alarm_s is None or alarm_s > self._agenda.now_s
 
     def _ask_planner(self, question: Question) -> None:
         """Have a question answered after a while, on a copy, as in another process."""

@@ -102,6 +102,7 @@ _REQUESTED_ENDS: Final = frozenset({"delete", "rerun", "move", "node_stop", "pee
 class Process:
     """A supervisor and its job; ``info`` is None until the job has been started.
 
+    ``wake``: the event at ``wake_s``, at which the supervisor acts next.
     ``gated``: it was prepared, and waits for the launch of its attempt.
     """
 
@@ -112,6 +113,7 @@ class Process:
     info: SupervisorInfo | None = None
     begun_s: float = 0.0
     wake_s: float = FOREVER
+    wake: int = 0
     gated: bool = False
 
 
@@ -167,6 +169,7 @@ class SimMachine:
         self._start_s = start_s
         self._next_pid = FIRST_PID
         self._look_s = FOREVER
+        self._look_event = 0
 
     @property
     def boot_id(self) -> str:
@@ -302,8 +305,6 @@ class SimMachine:
         if self.suspended:
             self._missed.append(partial(self._act, key, process))
             return
-        if process.wake_s <= self._agenda.now_s:
-            process.wake_s = FOREVER
         self._look_at_lease(key, process)
         match process.ending.step(self._agenda.now_s):
             case Do.KILL:
@@ -326,19 +327,33 @@ class SimMachine:
         """Wake a supervisor when its next deadline comes."""
         deadline_s = process.ending.deadline_s()
         if deadline_s is not None and deadline_s < process.wake_s:
+            self._stay_asleep(process)
             process.wake_s = deadline_s
-            self._agenda.at(deadline_s, self._act, key, process)
+            process.wake = self._agenda.at(deadline_s, self._wake, key, process)
+
+    def _wake(self, key: AttemptKey, process: Process) -> None:
+        process.wake_s = FOREVER
+        self._act(key, process)
+
+    def _stay_asleep(self, process: Process) -> None:
+        """Cancel the next deadline of a supervisor that is over, or has an earlier one."""
+        if process.wake_s < FOREVER:
+            process.wake_s = FOREVER
+            self._agenda.cancel(process.wake)
 
     def _plan(self) -> None:
         """Look at the work when the next job is done."""
         next_s = self.work.next_end_s()
         if next_s < FOREVER and next_s != self._look_s:
+            if self._look_event:  # something else came in between
+                self._agenda.cancel(self._look_event)
             self._look_s = next_s
-            self._agenda.at(next_s, self._look, next_s)
+            self._look_event = self._agenda.at(next_s, self._look, next_s)
 
     def _look(self, planned_s: float) -> None:
         if planned_s != self._look_s:
-            return  # something else came in between
+            return
+        self._look_event = 0
         if self.suspended:
             self._missed.append(partial(self._look, planned_s))
             return
@@ -401,6 +416,7 @@ class SimMachine:
     def _vanish(self, key: AttemptKey) -> float:
         """Remove the processes of an attempt and return the CPU seconds that they used."""
         process = self.processes.pop(key)
+        self._stay_asleep(process)
         if process.info is None or process.gated:
             return 0.0
         cpu_s = self.work.stop(key, self._agenda.now_s)

@@ -73,6 +73,7 @@ class NodeProcess:
         heartbeat_s: how often its load is sent; `FOREVER` for never.
 
     Args:
+        runs_programs: tasks have all that programs need, though no modelled machine runs any.
         fork_s, flush_s: return how long the fork of a supervisor and the flush of an exit record
             take; None: no time.
     """
@@ -83,6 +84,7 @@ class NodeProcess:
         *,
         agenda: Agenda,
         heartbeat_s: float = FOREVER,
+        runs_programs: bool = True,
         fork_s: Callable[[], float] | None = None,
         flush_s: Callable[[], float] | None = None,
     ) -> None:
@@ -92,6 +94,7 @@ class NodeProcess:
         self.agent: Agent | None = None
         self._agenda = agenda
         self.link: Uplink | None = None
+        self._runs_programs = runs_programs
         self._fork_s = fork_s
         self._flush_s = flush_s
         self._launcher = 1
@@ -99,6 +102,7 @@ class NodeProcess:
         self._draining = False
         self._awaited: set[AttemptKey] = set()
         self._alarm_s = FOREVER
+        self._alarm = 0
         self._measured: Load | None = None  # what the daemon was told last
         self._load: Load | None = None  # when so many CPUs, bytes and GPUs were in use
         self._busy = (0.0, 0, 0)
@@ -154,6 +158,7 @@ class NodeProcess:
             boot_id=machine.boot_id,
             uid=0,
             sharing=machine.sharing,
+            runs_programs=self._runs_programs,
         )
         self.agent = Agent(
             site, machine.inventory, mark=machine.spool.mark, heartbeat_s=self.heartbeat_s
@@ -224,13 +229,16 @@ class NodeProcess:
     def _plan_alarm(self) -> None:
         due_s = self.agent.next_alarm_s() if self.agent is not None else None
         if due_s is not None and due_s < self._alarm_s:
+            if self._alarm_s < FOREVER:
+                self._agenda.cancel(self._alarm)
             self._alarm_s = due_s
             if due_s < FOREVER:
-                self._agenda.at(due_s, self._ring, due_s, self.incarnation)
+                self._alarm = self._agenda.at(due_s, self._ring, due_s, self.incarnation)
 
     def _ring(self, due_s: float, incarnation: int) -> None:
         if self.machine.suspended:
-            self._agenda.after(SUSPENDED_S, self._ring, due_s, incarnation)
+            number = self._agenda.after(SUSPENDED_S, self._ring, due_s, incarnation)
+            self._alarm = number if incarnation == self.incarnation else self._alarm
         elif incarnation == self.incarnation and due_s == self._alarm_s:
             self._alarm_s = FOREVER
             if self.heartbeat_s < FOREVER and self.agent is not None:

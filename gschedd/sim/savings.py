@@ -142,6 +142,9 @@ class _Attempt(NamedTuple):
     work_s: float
 
 
+_OF_IDLE_GPUS: Final = frozenset({f.GpusIdleWarned, f.IdleGpusReclaimed, f.JobHeld})
+
+
 class IdleGpuModel:
     """Lets machines tell of idle GPUs, owners cancel what is held, and adds up what that gives.
 
@@ -223,6 +226,8 @@ class IdleGpuModel:
     def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
         """Take in facts, and the jobs that are done by them."""
         for fact in facts:
+            if type(fact) not in _OF_IDLE_GPUS:
+                continue
             match fact:
                 case f.GpusIdleWarned():
                     self._warned.add(fact.job)

@@ -59,7 +59,7 @@ class TrainingWork:
 
     def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
         """Take in facts, and the jobs that are done by them."""
-        for fact in facts:
+        for fact in facts if self._truths or self._head.state.training_jobs else ():
             if isinstance(fact, f.AttemptAssigned):
                 truth = self._truths.get(fact.job)
                 job = self._head.state.training_jobs.get(fact.job)

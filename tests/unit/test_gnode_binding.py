@@ -129,6 +129,20 @@ def test_the_shell_that_the_user_names_wins_over_the_first_line() -> None:
     assert argv(order(shell="/bin/zsh")) == ("/bin/zsh", "/s/user/1.1/script")
 
 
+def test_a_modelled_machine_gets_a_task_without_a_program() -> None:
+    """All else is as on a real one: what an attempt owns, its limits and its leases."""
+    launch = two_nodes(walltime_s=60.0, lease_s=30.0)
+    real = bind(launch, ALICE, site())
+    modelled = bind(launch, ALICE, site(runs_programs=False))
+    assert (modelled.argv, modelled.files, list(modelled.env)) == ((), (), ["TMPDIR"])
+    of_programs = {"argv", "env", "files", "stdout_path", "stderr_path"} | {
+        *("stdout_name", "stderr_name", "failure_report")
+    }
+    for field in dataclasses.fields(real):
+        if field.name not in of_programs:
+            assert getattr(modelled, field.name) == getattr(real, field.name), field.name
+
+
 def test_a_script_without_a_first_line_gets_the_login_shell() -> None:
     assert argv(order(script="echo\n"))[0] == "/bin/bash"
 

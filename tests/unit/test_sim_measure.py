@@ -129,3 +129,20 @@ def test_the_clock_only_goes_forward() -> None:
     agenda.turn_to(110)
     agenda.settle()
     assert (seen[-1], agenda.next_s(), agenda.events) == ("then", FOREVER, 3)
+
+
+def test_a_cancelled_event_never_happens() -> None:
+    """The clock does not stop at it either, and what is planned is counted without it."""
+    agenda = Agenda(100.0)
+    seen: list[str] = []
+    agenda.cancel(agenda.at(110.0, seen.append, "first"))
+    second = agenda.after(20.0, seen.append, "second")
+    agenda.at(130.0, seen.append, "third")
+    assert (len(agenda), agenda.next_s()) == (2, 120.0)
+
+    agenda.cancel(second)
+    agenda.turn_to(125.0)
+    agenda.settle()
+    agenda.turn_to(agenda.next_s())
+    agenda.settle()
+    assert (seen, agenda.events, len(agenda)) == (["third"], 1, 0)
