@@ -11,13 +11,14 @@ and every prediction has a high value, from how far earlier ones were missed.
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import add
 from statistics import median
 from typing import Final
 
 from msgspec import Struct, field
 
+from gschedd.models.deferred import when_read
 from gschedd.models.family import WELL_KNOWN, Family, Lesson, StillFamily
 from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.measures import (
@@ -157,13 +158,22 @@ class _Predictor:
         known = self._known_of(kind)
         if not known.ways:
             return _requested_use(kind, node)
-        rates, on_gpu = node.rates, known.on_gpu
-        speed = speed_of(rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
-        found = known.predictions.get((speed, rates))
-        if found is None:
-            found = known.on(speed, rates, self._margins(known))
-            known.predictions[speed, rates] = found
-        return found
+        if not known.margins:
+            known.margins = _margins(self._misses_of(known))
+        return known.on(self._speed(known, node), node.rates)
+
+    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
+        """Return the same, which is worked out when it is first read."""
+        known = self._known_of(kind)
+        if not known.ways:
+            return _requested_use(kind, node)
+        known.keep(self._misses_of(known))
+        return when_read(partial(known.on, self._speed(known, node), node.rates))
+
+    def _speed(self, known: "_Estimate", node: NodeLoad) -> float:
+        """Return the logarithm of the speed of what a job is bound to on a node."""
+        on_gpu = known.on_gpu
+        return speed_of(node.rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
 
     def spread(self, kind: Kind) -> float | None:
         """Return by how much run times of a kind are missed: standard deviation of the logarithm.
@@ -184,9 +194,9 @@ class _Predictor:
             return ()
         if known.own is None:
             known.own = known.nearest.view(self._nodes.speeds, kept=True)
-        on_gpu = known.on_gpu
-        speed = speed_of(node.rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
-        target = PredictionTarget(speed=speed, requested=known.requested, on_gpu=on_gpu)
+        target = PredictionTarget(
+            speed=self._speed(known, node), requested=known.requested, on_gpu=known.on_gpu
+        )
         return known.own.runs(target, known.nearest.best_way(WALL, 0))
 
     def _known_of(self, kind: Kind) -> "_Estimate":
@@ -214,18 +224,15 @@ class _Predictor:
             on_gpu=on_gpu,
             basis=basis,
             nearest=nearest,
+            records=len(nearest),
             ways=tuple([(views[family], way) for family, way in believed]),
         )
 
-    def _margins(self, known: "_Estimate") -> Logs:
-        """Return by how much high values of a kind lie above the expected ones."""
-        if not known.margins:
-            assert known.nearest is not None, "something is known of it"
-            misses = known.nearest.misses
-            if len(misses) < ENOUGH_MISSES:
-                misses = self._misses[known.basis]
-            known.margins = _margins(misses)
-        return known.margins
+    def _misses_of(self, known: "_Estimate") -> Sequence[Logs]:
+        """Return the misses that tell how far high values of a kind lie above the expected."""
+        assert known.nearest is not None, "something is known of it"
+        misses = known.nearest.misses
+        return self._misses[known.basis] if len(misses) < ENOUGH_MISSES else misses
 
     def _spread(self, basis: Basis, family: Family | StillFamily) -> float | None:
         """Return by how much run times of a family are missed."""
@@ -319,7 +326,9 @@ class _Estimate(Struct, kw_only=True):
     Attributes:
         nearest: the nearest family, where ``basis`` says which one that is; None: nothing is known.
         ways: which view to believe of each quantity, and by which way; empty if nothing is known.
+        records: how many runs that one has.
         margins: by how much high values lie above the expected ones, logarithms.
+        missed: what they are worked out from, if it was kept.
         spread: by how much run times are missed, a standard deviation; None: unknown.
         has_spread: that was asked for.
         own: what the nearest family is, with the runs that stand for all.
@@ -330,26 +339,43 @@ class _Estimate(Struct, kw_only=True):
     on_gpu: bool
     basis: Basis = Basis.REQUESTED
     nearest: Family | StillFamily | None = None
+    records: int = 0
     ways: tuple[tuple[View, int], ...] = ()
     margins: Logs = ()
+    missed: Sequence[Logs] = ()
     spread: float | None = None
     has_spread: bool = False
     own: View | None = None
     predictions: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
-    def on(self, speed: float, rates: NodeRates, margins: Logs) -> Prediction:
+    def keep(self, misses: Sequence[Logs]) -> None:
+        """Keep all that predictions stand on, so that `on` says the same when more is learned."""
+        if not self.missed:
+            self.missed = tuple(misses)
+            for view, _ in self.ways:
+                view.settle()
+
+    def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
+        found = self.predictions.get((speed, rates))
+        if found is None:
+            found = self.predictions[speed, rates] = self._on(speed, rates)
+        return found
+
+    def _on(self, speed: float, rates: NodeRates) -> Prediction:
+        if not self.margins:
+            self.margins = _margins(self.missed)
         target = PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
         pairs = zip(PLACES, self.ways, strict=True)
         expected = tuple([view.expect(q, target, way) for q, (view, way) in pairs])
-        high = tuple(map(add, expected, margins))
+        high = tuple(map(add, expected, self.margins))
         return Prediction(
             use=use_of(expected, rates),
             high=use_of(high, rates),
             basis=self.basis,
             wall_s=math.exp(expected[WALL]),
             wall_high_s=math.exp(high[WALL]),
-            records=0 if self.nearest is None else len(self.nearest),
+            records=self.records,
         )
 
 

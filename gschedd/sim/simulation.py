@@ -192,6 +192,7 @@ class Simulation:
                 plans_adaptive=options.plans_adaptive,
                 sharing=options.sharing,
                 limits=settings.limit_rules(),
+                defers_predictions=True,
             ),
             settings=settings,
             policy=policy,

@@ -151,6 +151,11 @@ def predict(
 ) -> dict[str, Prediction]:
     """Return what a job is expected to cost on each of the nodes of which the load is known."""
     kind, loads = kind_of(job.spec), Loads(state)
+    deferred = getattr(predictor, "deferred", None) if state.defers_predictions else None
+    if deferred is not None:
+        return {
+            name: deferred(kind, load) for name in nodes if (load := loads.get(name)) is not None
+        }
     return {
         name: predictor.predict(kind, load, now_s)
         for name in nodes

@@ -58,6 +58,8 @@ class State:
             Configuration.
         plans_adaptive: it chooses batch sizes of adaptive training jobs, too. Configuration.
         sharing: how jobs share GPUs. Configuration.
+        defers_predictions: those of attempts are worked out when they are read, as none is stored.
+            Configuration.
         priorities: by priority terms; None: jobs are ordered by their own priority with the
             queue's, then by submission.
         epoch_id: of the start of the head that works on this state; the shell sets it.
@@ -117,8 +119,10 @@ class State:
         plans_adaptive: bool = False,
         sharing: SharingRules = DEFAULT_RULES,
         limits: LimitRules = NO_LIMITS,
+        defers_predictions: bool = False,
     ) -> None:
         self.sharing = sharing
+        self.defers_predictions = defers_predictions
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_training = plans_training
         self.plans_adaptive = plans_adaptive
