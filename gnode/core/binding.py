@@ -7,7 +7,7 @@ import msgspec
 
 from gnode.core.contained import plan_container
 from gnode.core.environment import environment_of
-from gnode.core.program import NO_PROGRAM, program_of
+from gnode.core.program import program_of
 from gnode.core.site import Site
 from gnode.core.site_programs import programs_around
 from gnode.core.staging import StagingPlace, StagingPlan, plan_staging
@@ -68,10 +68,8 @@ def bind(
     user_dir = posixpath.join(site.user_root, key.name)
     memory = _memory_limit(launch, site, key)
     switch_user = site.uid == 0 and account.uid != 0
-    env, program = {"TMPDIR": user_dir}, NO_PROGRAM
-    if site.runs_programs:
-        env = environment_of(launch, account, site, user_dir)
-        program = program_of(launch, account, site, user_dir)
+    env = environment_of(launch, account, site, user_dir)
+    program = program_of(launch, account, site, user_dir)
     scratch = posixpath.join(user_dir, WORK_NAME)
     staged = plan_staging(
         launch,

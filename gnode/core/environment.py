@@ -34,6 +34,8 @@ CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 
 def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) -> dict[str, str]:
     """Return the job's environment: the user's own, then what he cannot override."""
+    if not site.runs_programs:
+        return {"TMPDIR": user_dir}
     environment = {"PATH": DEFAULT_PATH}
     environment.update(
         (name, value) for name, value in launch.environment.items() if _is_users(name, value)

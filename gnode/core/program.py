@@ -46,13 +46,13 @@ class TaskProgram(NamedTuple):
     stderr: OutputFile
 
 
-NO_PROGRAM: Final = TaskProgram(
-    (), (), None, OutputFile(NOWHERE, NOWHERE), OutputFile(NOWHERE, NOWHERE)
-)
+_NOTHING: Final = OutputFile(NOWHERE, NOWHERE)
 
 
 def program_of(launch: Launch, account: Account, site: Site, user_dir: str) -> TaskProgram:
     """Return what a task runs, in its code snapshot where it has one."""
+    if not site.runs_programs:
+        return TaskProgram((), (), None, _NOTHING, _NOTHING)
     argv = _argv(launch, account, site, user_dir)
     snapshot = launch.spec.snapshot
     if snapshot is not None:

@@ -12,14 +12,14 @@ class _Deferred:
     __slots__ = ("_made", "_make")
 
     def __init__(self, make: Callable[[], Prediction]) -> None:
-        self._make = make
+        self._make: Callable[[], Prediction] | None = make
         self._made: Prediction | None = None
 
     def made(self) -> Prediction:
-        """Return the prediction itself."""
-        if self._made is None:
-            self._made = self._make()
-            self._make = self.made  # what it stood on is not needed any more
+        """Return the prediction itself; what it stood on is not needed any more."""
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        assert self._made is not None, "it is made by now"
         return self._made
 
     def __getattr__(self, name: str) -> object:
