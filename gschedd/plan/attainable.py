@@ -38,39 +38,29 @@ from gschedd.plan.words import Reason, explain
 MAX_TIMES: Final = 64
 
 
-class WithinNodes:
-    """A policy for training jobs whose forecasts hold for all resources of the nodes.
-
-    Args:
-        policy: plans training jobs.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return its plan, with forecasts that the nodes can keep."""
-        plan = self.policy(snapshot)
-        started = {start.job for start in plan.starts}
-        waiting = {
-            job: group.job_class
-            for group in snapshot.groups
-            for _, job in group.order
-            if job in snapshot.profiles and job not in started
-        }
-        if waiting.keys().isdisjoint(verdict.job for verdict in plan.verdicts) and not any(
-            is_elastic(start.job_class.request) for start in plan.starts
-        ):
-            return plan
-        expected = _Check(snapshot, plan, waiting).plan()
-        if all(each.limit_s in {None, each.end_s} for each in snapshot.running):
-            return expected
-        running = [
-            each if each.limit_s is None else structs.replace(each, end_s=each.limit_s)
-            for each in snapshot.running
-        ]
-        at_limits = _Check(structs.replace(snapshot, running=running), plan, waiting).plan()
-        return _kept_at_limits(snapshot, expected, at_limits, waiting)
+def within_nodes(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Return the plan of a policy for training jobs, with forecasts that the nodes can keep."""
+    plan = policy(snapshot)
+    started = {start.job for start in plan.starts}
+    waiting = {
+        job: group.job_class
+        for group in snapshot.groups
+        for _, job in group.order
+        if job in snapshot.profiles and job not in started
+    }
+    if waiting.keys().isdisjoint(verdict.job for verdict in plan.verdicts) and not any(
+        is_elastic(start.job_class.request) for start in plan.starts
+    ):
+        return plan
+    expected = _Check(snapshot, plan, waiting).plan()
+    if all(each.limit_s in {None, each.end_s} for each in snapshot.running):
+        return expected
+    running = [
+        each if each.limit_s is None else structs.replace(each, end_s=each.limit_s)
+        for each in snapshot.running
+    ]
+    at_limits = _Check(structs.replace(snapshot, running=running), plan, waiting).plan()
+    return _kept_at_limits(snapshot, expected, at_limits, waiting)
 
 
 class _Held(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ A share of the nodes keeps them from waiting for ever.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec import Struct, structs
@@ -13,12 +14,12 @@ from msgspec import Struct, structs
 from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.amounts import amounts_there
-from gschedd.plan.attainable import WithinNodes
-from gschedd.plan.limited_training import WithinLimits
+from gschedd.plan.attainable import within_nodes
+from gschedd.plan.limited_training import within_limits
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.validate import has_room
-from gschedd.plan.windowed_training import OutsideWindows
+from gschedd.plan.windowed_training import outside_windows
 from gschedd.plan.windows import Closed, without
 from gschedd.plan.words import Reason
 
@@ -60,7 +61,9 @@ class Composed:
         adaptive_only: bool = False,
     ) -> None:
         self.training = training
-        self.limited = WithinLimits(OutsideWindows(WithinNodes(training)))
+        self.limited: Policy = training
+        for layer in (within_nodes, outside_windows, within_limits):
+            self.limited = partial(layer, self.limited)
         self.queue_policy = queue_policy
         self._share = share
         self._adaptive_only = adaptive_only

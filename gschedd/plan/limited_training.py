@@ -31,30 +31,20 @@ class _Break(Struct, frozen=True, kw_only=True):
     gpus: int
 
 
-class WithinLimits:
-    """A policy for training jobs that plans within limits; without limits it is that policy.
-
-    Args:
-        policy: plans training jobs.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return the plan."""
-        if snapshot.limits is None:
-            return self.policy(snapshot)
-        seen, waits = _without(snapshot, _lacking(snapshot, snapshot.limits))
-        for _ in range(MAX_ROUNDS):
-            plan, room = self.policy(seen), snapshot.limits.copy()
-            broken = _first_break(seen, room, plan)
-            if broken is None:
-                return _with_waits(snapshot, plan, waits | _later(seen, room, plan))
-            seen, more = _capped(seen, broken)
-            waits |= more
-        plan = _trimmed(seen, snapshot.limits.copy(), self.policy(seen))
-        return _with_waits(snapshot, plan, waits)
+def within_limits(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Return the plan of a policy for training jobs within limits; without limits its own."""
+    if snapshot.limits is None:
+        return policy(snapshot)
+    seen, waits = _without(snapshot, _lacking(snapshot, snapshot.limits))
+    for _ in range(MAX_ROUNDS):
+        plan, room = policy(seen), snapshot.limits.copy()
+        broken = _first_break(seen, room, plan)
+        if broken is None:
+            return _with_waits(snapshot, plan, waits | _later(seen, room, plan))
+        seen, more = _capped(seen, broken)
+        waits |= more
+    plan = _trimmed(seen, snapshot.limits.copy(), policy(seen))
+    return _with_waits(snapshot, plan, waits)
 
 
 def _lacking(snapshot: Snapshot, room: LimitRoom) -> dict[int, AtLimit]:

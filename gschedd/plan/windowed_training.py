@@ -33,58 +33,55 @@ class _Barred(Struct, frozen=True, kw_only=True):
     until_s: float
 
 
-class OutsideWindows:
-    """A policy for training jobs that starts none where it may run into a window.
+def outside_windows(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Return the plan of a policy that starts no training job where it may run into a window.
+
+    It says why the jobs wait that the policy was not shown.
+    """
+    if not snapshot.windows:
+        return policy(snapshot)
+    kept_out = _kept_out(snapshot)
+    groups = [group for group in snapshot.groups if group.order[0][1] not in kept_out]
+    profiles = {job: each for job, each in snapshot.profiles.items() if job not in kept_out}
+    closed = _closed(snapshot, groups)
+    nodes = snapshot.nodes
+    if closed:
+        nodes = {space.name: space for space in without(Spaces(nodes), closed)}
+    seen = structs.replace(snapshot, groups=groups, nodes=nodes, profiles=profiles)
+    plan = _with_shorter(policy, snapshot, policy(seen), groups, closed)
+    return _with_waits(snapshot, plan, kept_out)
+
+
+def _with_shorter(
+    policy: Policy,
+    snapshot: Snapshot,
+    plan: Plan,
+    groups: Iterable[Group],
+    closed: frozenset[Closed],
+) -> Plan:
+    """Return a plan with starts of shorter jobs on what was closed for the longest one.
 
     Args:
-        policy: plans training jobs.
+        policy: that made the plan.
+        snapshot: all nodes.
+        plan: for those that were open.
+        groups: which the policy was shown.
+        closed: what was not.
     """
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return its plan, with why the jobs wait that it was not shown."""
-        if not snapshot.windows:
-            return self.policy(snapshot)
-        kept_out = _kept_out(snapshot)
-        groups = [group for group in snapshot.groups if group.order[0][1] not in kept_out]
-        profiles = {job: each for job, each in snapshot.profiles.items() if job not in kept_out}
-        closed = _closed(snapshot, groups)
-        nodes = snapshot.nodes
-        if closed:
-            nodes = {space.name: space for space in without(Spaces(nodes), closed)}
-        seen = structs.replace(snapshot, groups=groups, nodes=nodes, profiles=profiles)
-        plan = self._with_shorter(snapshot, self.policy(seen), groups, closed)
-        return _with_waits(snapshot, plan, kept_out)
-
-    def _with_shorter(
-        self, snapshot: Snapshot, plan: Plan, groups: Iterable[Group], closed: frozenset[Closed]
-    ) -> Plan:
-        """Return a plan with starts of shorter jobs on what was closed for the longest one.
-
-        Args:
-            snapshot: all nodes.
-            plan: for those that were open.
-            groups: which the policy was shown.
-            closed: what was not.
-        """
-        while closed:
-            started = {start.job for start in plan.starts}
-            left = (group for group in groups if group.order[0][1] not in started)
-            shorter = [
-                (group, own) for group in left if (own := _barred_of(snapshot, group)) < closed
-            ]
-            if not shorter:
-                break
-            still_closed = _NONE.union(*(own for _, own in shorter))
-            seen = _opened(
-                snapshot, plan, [group for group, _ in shorter], closed - still_closed, still_closed
-            )
-            more = self.policy(seen)
-            plan = plan if more.moves else _joined(plan, more)
-            closed = still_closed
-        return plan
+    while closed:
+        started = {start.job for start in plan.starts}
+        left = (group for group in groups if group.order[0][1] not in started)
+        shorter = [(group, own) for group in left if (own := _barred_of(snapshot, group)) < closed]
+        if not shorter:
+            break
+        still_closed = _NONE.union(*(own for _, own in shorter))
+        seen = _opened(
+            snapshot, plan, [group for group, _ in shorter], closed - still_closed, still_closed
+        )
+        more = policy(seen)
+        plan = plan if more.moves else _joined(plan, more)
+        closed = still_closed
+    return plan
 
 
 def _kept_out(snapshot: Snapshot) -> dict[int, _Barred]:
