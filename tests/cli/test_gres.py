@@ -72,6 +72,20 @@ def test_where_one_of_several_is_unknown_none_is_changed(two_nodes: Cluster) -> 
     assert "duration = 04:00:00" in run(two_nodes, "gres", "show", "course").stdout
 
 
+def test_where_one_of_several_is_refused_those_before_it_are_shown(two_nodes: Cluster) -> None:
+    for name, node in (("a", "n1"), ("b", "n2"), ("c", "n2")):
+        words = ("--start", "2031-01-07 08:00") if name == "c" else ()
+        create(two_nodes, name, "--nodes", node, "--users", ME, *words)
+    refused = run(two_nodes, "gres", "alter", "a", "b", "c", "--nodes", "n1", "-m", "moved")
+
+    assert refused.status != 0
+    assert refused.stdout.startswith("a\n")
+    assert "\nb\n" not in refused.stdout
+    assert re.search(r"gres: b: .*n1.*; unchanged: b, c\n", refused.stderr)
+    rows = json.loads(run(two_nodes, "gres", "--json").stdout)["reservations"]
+    assert [row["reservation"]["reason"] for row in rows] == ["moved", "", ""]
+
+
 def test_a_dry_run_changes_nothing(two_nodes: Cluster) -> None:
     shown = create(two_nodes, "course", "--nodes", "1", "--users", ME, "--dry-run")
 

@@ -25,7 +25,7 @@ from gsched.client import HeadClient
 from gsched.clock import SystemClock
 from gsched.config.environment import environment
 from gsched.config.errors import closest
-from gsched.errors import UsageError
+from gsched.errors import GschedError, UsageError
 from gsched.model.host_lists import expanded
 from gsched.model.reservation import AtEnd
 from gsched.protocol.reservations import (
@@ -156,10 +156,8 @@ def _change(
     if not names or (verb == "create" and len(names) > 1):
         wanted = "NAME" if verb == "create" else "NAME..."
         raise UsageError(f"{verb}: one name is needed", hint=f"gres {verb} {wanted}")
-    if len(names) > 1:
-        _named(head.reservations(), names)  # none is changed where one is unknown
     clock_s = SystemClock().wall_s()
-    begins = _kept_begins(head, flags) if verb == "alter" else {}
+    begins = _begins(head, verb, names, flags)
     terms = _terms(flags, clock_s, begins.get(names[0]))
     if verb == "delete" and terms != ReservationTerms():
         raise UsageError("delete: it takes no options but --dry-run", hint="gres delete NAME...")
@@ -167,32 +165,57 @@ def _change(
         raise UsageError("alter: nothing to change", hint="see `gres --help`")
     dry_run = bool(flags["dry_run"])
     changed: list[ReservationRow] = []
-    now_s = 0.0
-    for name in names:
+    now_s, refused = 0.0, None
+    for number, name in enumerate(names):
         change = ReservationChange(
             verb=verb,  # type: ignore[arg-type] # one of the three
             name=name,
             terms=_terms(flags, clock_s, begins.get(name)),
             dry_run=dry_run,
         )
-        reply = head.change_reservation(change)
+        try:
+            reply = head.change_reservation(change)
+        except GschedError as error:
+            if number == 0:
+                raise
+            left = f"unchanged: {', '.join(names[number:])}"
+            refused = type(error)(f"{name}: {error.message}; {left}", hint=error.hint)
+            break
         changed.extend(reply.rows)
         now_s = reply.now_s
+    _print_changed(changed, now_s, dry_run=dry_run, as_json=as_json)
+    if refused is not None:
+        raise refused
+    return 0
+
+
+def _begins(
+    head: HeadClient, verb: str, names: Sequence[str], flags: Mapping[str, object]
+) -> Mapping[str, float]:
+    """Return when reservations begin, by name, where a new end counts from there.
+
+    Raises:
+        UsageError: one of several is unknown: none is changed.
+    """
+    is_kept = verb == "alter" and flags["end"] and not flags["start"]
+    if not is_kept and len(names) == 1:
+        return {}
+    known = head.reservations()
+    if len(names) > 1:
+        _named(known, names)
+    return {row.reservation.name: row.reservation.from_s for row in known.rows if is_kept}
+
+
+def _print_changed(
+    changed: Sequence[ReservationRow], now_s: float, *, dry_run: bool, as_json: bool
+) -> None:
     if as_json:
         print_json({"now_s": now_s, "reservations": changed, "dry_run": dry_run})
-        return 0
+        return
     for row in changed:
         print_reservation(row, now_s=now_s, dry_run=dry_run)
         for note in notes_of(row):
             print_note(local_times(note), command="gres")
-    return 0
-
-
-def _kept_begins(head: HeadClient, flags: Mapping[str, object]) -> dict[str, float]:
-    """Return when reservations begin, by name, where a new end counts from there."""
-    if not flags["end"] or flags["start"]:
-        return {}
-    return {row.reservation.name: row.reservation.from_s for row in head.reservations().rows}
 
 
 def _terms(
