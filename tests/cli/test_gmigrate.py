@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gsched.client import new_job
@@ -15,6 +16,7 @@ from gsched.protocol.job_rows import JobStory
 from tests.support import stand_in_training
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment, run_command
+from tests.support.processes import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = Path(stand_in_training.__file__)
@@ -30,8 +32,12 @@ class Desk:
         """Run a command."""
         return run_command(name, *arguments, head=self.cluster.socket, cwd=self.cluster.jobs)
 
-    def train(self, *words: str, gpus: int = 1, **more: object) -> str:
-        """Submit the stand-in for a training, on GPUs of one node; return its number."""
+    def train(self, *words: str, gpus: int = 1, starts: bool = True, **more: object) -> str:
+        """Submit the stand-in for a training, on GPUs of one node; return its number.
+
+        Args:
+            starts: wait for its first step; else until it is given to a node.
+        """
         command = shlex.join([sys.executable, str(PROGRAM), *words])
         job = new_job(
             name="train",
@@ -43,6 +49,9 @@ class Desk:
         result = self.cluster.head.submit([job]).results[0]
         assert result.error is None, result.error
         number = str(result.id)
+        if not starts:
+            wait_until(lambda: self.story(number).row.state == "running", what="its assignment")
+            return number
         wait_until(lambda: self.story(number).progress, what="its first step")
         self.cluster.wait_for_start(number)
         return number
@@ -139,6 +148,48 @@ def test_a_migration_that_is_under_way_is_waited_for_if_it_leads_there(desk: Des
     assert f"{under_way}; waiting for that migration" in ran.stderr
     assert ran.stdout.splitlines()[-1].split()[1:3] == ["first", "step"]
     assert (desk.nodes(job), desk.story(job).moves_requested) == (("n2",), 1)
+
+
+def test_with_wait_the_start_of_a_job_is_waited_for(cluster: Cluster) -> None:
+    """Without it the request is refused; a job that is cancelled meanwhile is an error."""
+    desk = Desk(cluster)
+    cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'
+    cluster.start_head()
+    for name in ("n1", "n2"):
+        cluster.start_node(name, cpus=4, gpus=2)
+    found = json.loads((cluster.node_dir("n1") / "launcher.json").read_text())
+    launcher = psutil.Process(found["pid"])
+    for ends in (True, False):
+        starters = (launcher, *launcher.children())  # it keeps supervisors for the next jobs
+        for each in starters:
+            each.suspend()
+        try:
+            job = desk.train(starts=False)
+            refused = desk.run("gmigrate", job)
+            assert (refused.status, "is still starting" in refused.stderr) == (170, True)
+            waiting = subprocess.Popen(
+                [sys.executable, "-m", "gsched.cli.commands.gmigrate", job, "--wait"],
+                env=command_environment(desk.cluster.socket),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert waiting.stderr is not None
+            assert "is still starting: " in (line := waiting.stderr.readline())
+            assert line.endswith("; waiting for its start\n")
+            if ends:
+                desk.run("gdel", job)
+        finally:
+            for each in starters:
+                each.resume()
+        printed, words = waiting.communicate(timeout=PATIENCE_S)
+        if ends:
+            assert waiting.returncode == 170
+            assert re.search(r"already finished|only a running job can migrate", words)
+        else:
+            assert waiting.returncode == 0, words
+            assert printed.splitlines()[-1].split()[1:3] == ["first", "step"]
+            assert desk.nodes(job) == ("n2",)
 
 
 def test_the_own_migration_is_waited_for_and_not_a_later_one(desk: Desk) -> None:

@@ -25,6 +25,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
 from gsched.protocol.actions import MigrateJob
+from gsched.protocol.api import ActionResult
 from gsched.protocol.job_rows import EventRow, JobStory, MoveRow
 from gsched.transport import pause
 
@@ -86,8 +87,7 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         raise UsageError(
             "--wait needs a single job, not 'all'", hint="name the job, or omit --wait"
         )
-    before = head.job(job) if follows else None
-    results = head.act(request).results
+    before, results = _requested(head, job, request, follows=follows)
     if not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
     course, refused = None, results[0].error
@@ -113,6 +113,39 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         move = story.move if story.moves_requested == course.number else None
         print_json({"job": story.row, "move": move, "moves": story.row.moves})
     return 0
+
+
+def _requested(
+    head: HeadClient, job: str, request: MigrateJob, *, follows: bool
+) -> tuple[JobStory | None, Sequence[ActionResult]]:
+    """Request a migration: of a job that is still starting once it has started, if it is followed.
+
+    Returns:
+        The job's story from before the request, None if it is not followed; and the results.
+    """
+    noted = False
+    try:
+        while True:
+            before = head.job(job) if follows else None
+            results = head.act(request).results
+            error = results[0].error
+            if before is None or error is None or not _is_starting(before):
+                return before, results
+            if not noted:
+                print_note(f"{error.message}; waiting for its start", command=command_name())
+            noted = True
+            pause(_LOOK_S)
+    except KeyboardInterrupt:
+        if noted:
+            print_note("no longer waiting; no migration was requested", command=command_name())
+        raise
+
+
+def _is_starting(story: JobStory) -> bool:
+    """Return whether a job runs whose program has not been started yet."""
+    last = story.attempts[-1] if story.attempts else None
+    starting = {AttemptState.ASSIGNED, AttemptState.STARTING}
+    return story.row.state == JobState.RUNNING and last is not None and last.state in starting
 
 
 class _Migration(Struct, frozen=True):
