@@ -9,6 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
+from msgspec import structs
+
+from gsched.model.states import NodeState
 from gschedd.core.cycle.look import Look
 from gschedd.core.cycle.preempt import looked_at
 from gschedd.core.state.records import Job
@@ -20,7 +23,8 @@ from gschedd.sim.simulation import Simulation
 
 #: In the order in which they are looked at.
 CAUSES: Final = (
-    "regular jobs",  # it would not fit without the flood
+    "lost nodes",  # it would not fit without the flood, but with the nodes that are away
+    "regular jobs",  # it would not fit without the flood, nor with these nodes
     "leaving",  # others are giving way for it
     "no rule",  # by no rule enough of the flood's jobs give way, or they are too large
     "immune",  # they gave way before, less than the time ago that they are left alone
@@ -56,7 +60,7 @@ class Causes:
                     continue
                 jobs = [state.jobs[number] for _, number in order]
                 cause = found.get(jobs[0].id) or self._cause(look, jobs[0], job_class)
-                if wait is not None and not wait.lacking and cause != "regular jobs":
+                if wait is not None and not wait.lacking and cause not in CAUSES[:2]:
                     cause = "job ahead"
                 self.waits_s[cause] += lasts_s * sum(job.claim is None for job in jobs)
         for job in state.claims.values():
@@ -78,7 +82,8 @@ class Causes:
         running = state.running.values()
         floods = {each.id for each in running if each.spec.owner.user == self._flood}
         if not _fits(state, job, floods):
-            return "regular jobs"
+            lost = {name for name, node in state.nodes.items() if node.state is not NodeState.UP}
+            return "lost nodes" if lost and _fits(state, job, floods, lost) else "regular jobs"
         candidates = look.candidates_for(job)
         if not look.rules or not _fits(state, job, {each.job for each in candidates}):
             return "no rule"
@@ -94,9 +99,14 @@ class Causes:
         return "loss budget" if look.loss_by_share(job, found) > look.left_s else "next look"
 
 
-def _fits(state: State, job: Job, without: Collection[int]) -> bool:
-    """Return whether a job fits if others have left."""
-    spaces = Spaces(state.spaces)
+def _fits(state: State, job: Job, without: Collection[int], back: Collection[str] = ()) -> bool:
+    """Return whether a job fits if others have left, and some nodes are back."""
+    spaces = Spaces(
+        {
+            name: structs.replace(space, open=True) if name in back else space
+            for name, space in state.spaces.items()
+        }
+    )
     for number in without:
         spaces.give(state.jobs[number].current_attempt.allocation)
     return not isinstance(place(job.spec.request, spaces), NoFit)
