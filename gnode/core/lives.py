@@ -35,7 +35,7 @@ from gnode.core.orders import (
 from gnode.core.supervisors import hand_over
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AttemptKey
-from gnode.core.transitions import OVER, Happening, Phase
+from gnode.core.transitions import Happening, Phase
 from gnode.task import SupervisorInfo
 from gsched.model.job import AT_END, ExitRecord, LaunchFailure
 from gsched.model.states import OutcomeKind
@@ -261,7 +261,7 @@ def kill_disobedient(table: Table, now_s: float) -> None:
 
 def kill_expired(table: Table, attempt: NodeAttempt) -> None:
     """Kill an attempt that has outlived its lease: its supervisor hangs, or is stopped."""
-    if attempt.phase is Phase.ACCEPTED or attempt.phase in OVER:
+    if attempt.phase is Phase.ACCEPTED or attempt.is_over:
         return  # nothing runs; a supervisor that comes for it starts nothing
     name = attempt.key.name
     table.out.append(Warn(text=f"attempt {name}: outlives its lease; killing it"))

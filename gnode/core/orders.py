@@ -26,7 +26,7 @@ from gnode.core.inputs import Admitted, LaunchOrder, Recalled, ShareAbused
 from gnode.core.supervisors import give
 from gnode.core.table import NodeAttempt, Table
 from gnode.core.task import AcceptedTask, AttemptKey, RetimeCommand, SignalCommand, StopCommand
-from gnode.core.transitions import OVER, Happening, Phase
+from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
 from gsched.model.resources import Usage
@@ -248,7 +248,7 @@ def stop_attempt(table: Table, attempt: NodeAttempt, command: StopCommand, now_s
     if attempt.record is not None:
         answer_state(table, attempt)
         return
-    if attempt.phase in OVER:
+    if attempt.is_over:
         return
     attempt.stop_reason = command.reason
     margin_s = SHUTDOWN_MARGIN_S if command.reason is StopReason.SHUTDOWN else OBEY_MARGIN_S

@@ -11,7 +11,7 @@ from gnode.core.leases import NodeLeases
 from gnode.core.mark import HeadMark
 from gnode.core.site import Site
 from gnode.core.task import AcceptedTask, Account, AttemptKey, Command
-from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gnode.core.transitions import LIVE, OVER, PART_STATES, Happening, Phase, next_phase
 from gnode.task import STDERR, SupervisorInfo
 from gsched.model.configuration import ConfigRow
 from gsched.model.gpu_outside import GpuUse
@@ -106,6 +106,11 @@ class NodeAttempt:
     def live(self) -> bool:
         """Return whether processes of it may exist."""
         return self.phase in LIVE
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether there is an exit record, and its node still works on the rest."""
+        return self.phase in OVER
 
     @property
     def state(self) -> PartState:
