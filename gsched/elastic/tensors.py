@@ -125,10 +125,10 @@ def _in_parts(write: Callable[..., Any], count: int) -> Callable[..., Any]:
             writes = [pool.submit(write, part, planner) for part in parts]
         results: list[Any] = []
         for each in writes:
-            try:
-                results += each.result().wait()
-            except RuntimeError as error:
+            error = each.exception()  # raised here, it would lose the error that is behind it
+            if error is not None and root_error(error) is not error:
                 raise root_error(error) from error
+            results += each.result().wait()
         future: Any = torch.futures.Future()
         future.set_result(results)
         return future

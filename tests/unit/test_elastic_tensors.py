@@ -1,6 +1,8 @@
 """Tensors of a checkpoint come back bit by bit, read in place or by torch."""
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,26 @@ def test_a_thread_that_cannot_write_fails_the_save(
 
     with pytest.raises(SaveError, match="Is a directory"):
         save_tensors({"all": tensors()}, str(tmp_path), Ranks())
+
+
+def test_the_disks_own_words_are_told_also_while_another_error_is_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may save its state because something else has failed."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(*_: object) -> None:
+        try:
+            raise full
+        except OSError:
+            raise RuntimeError("inline_container.cc: unexpected pos 704 vs 598")  # noqa: B904 # torch
+
+    monkeypatch.setattr(torch.distributed.checkpoint.FileSystemWriter, "write_data", write)
+    try:
+        (tmp_path / "missing").stat()
+    except FileNotFoundError:
+        with pytest.raises(SaveError, match="No space left on device"):
+            save_tensors({"all": tensors()}, str(tmp_path), Ranks())
 
 
 def test_what_is_not_on_the_cpu_is_written_by_one_thread(
