@@ -38,6 +38,7 @@ from gsched.protocol.job_steps import (
 log = logging.getLogger(__name__)
 
 AGENT_S = 60.0  # until a step agent that was ordered has started and come to the socket
+STARTED_LOOK_S = 0.02  # until the start of an attempt is known, of which a program asks
 LOOK_S = 0.5  # how often one that cannot start any more is noticed
 ORDERS_MAX = 4096
 CALLS_PER_S = 20.0
@@ -382,6 +383,9 @@ class StepServer:
         pause_s = self._pause_s(key)
         if pause_s:
             await asyncio.sleep(pause_s)
+        # its program may be faster than the report of its start
+        while self._is_starting(key):  # noqa: ASYNC110 - a table, which tells nobody
+            await asyncio.sleep(STARTED_LOOK_S)
         number, self._next_call = self._next_call, self._next_call + 1
         if not self.is_connected():
             for node in call.nodes:
@@ -421,6 +425,11 @@ class StepServer:
                 await reader.read(1)
         finally:
             del self._logins[number]
+
+    def _is_starting(self, key: AttemptKey) -> bool:
+        """Return whether the head has not been told yet that an attempt's program runs."""
+        attempt = self.attempts.get(key)
+        return attempt is not None and attempt.live and attempt.info is None
 
     def _pause_s(self, key: AttemptKey) -> float:
         """Count a call and return how long to wait before it is passed on, seconds."""

@@ -69,7 +69,9 @@ def test_an_error_file_that_is_gone_or_no_file_keeps_nothing_from_ending(
     cluster_of_one: Cluster,
 ) -> None:
     cluster = cluster_of_one
-    gone = submit(cluster, "rm -f x.e1; sleep 600", resources=("walltime=1",), grace_s=0.5)
+    gone = submit(
+        cluster, "rm -f x.e${PBS_JOBID%%.*}; sleep 600", resources=("walltime=1",), grace_s=0.5
+    )
     null = submit(
         cluster, "sleep 600", resources=("walltime=1",), stderr_path="/dev/null", grace_s=0.5
     )
