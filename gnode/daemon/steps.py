@@ -38,7 +38,7 @@ from gsched.protocol.job_steps import (
 log = logging.getLogger(__name__)
 
 AGENT_S = 60.0  # until a step agent that was ordered has started and come to the socket
-STARTED_LOOK_S = 0.02  # until the start of an attempt is known, of which a program asks
+STARTED_LOOK_S = 0.02  # how often an attempt is looked at whose start is not reported yet
 LOOK_S = 0.5  # how often one that cannot start any more is noticed
 ORDERS_MAX = 4096
 CALLS_PER_S = 20.0

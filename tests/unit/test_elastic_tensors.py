@@ -129,7 +129,7 @@ def test_a_thread_that_cannot_write_fails_the_save(
         save_tensors({"all": tensors()}, str(tmp_path), Ranks())
 
 
-def test_the_disks_own_words_are_told_also_while_another_error_is_handled(
+def test_a_full_disk_is_reported_while_another_error_is_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script may save its state because something else has failed."""

@@ -18,7 +18,7 @@ INFO = SupervisorInfo(
 )
 
 
-def test_a_program_that_is_faster_than_the_report_of_its_start_is_heard_after_it() -> None:
+def test_a_step_request_waits_until_the_start_of_its_attempt_is_reported() -> None:
     """The head drops what concerns an attempt that it does not know to run: nobody would answer."""
     attempt = NodeAttempt(key=KEY, phase=Phase.STARTING)
     sent: asyncio.Queue[Any] = asyncio.Queue()

@@ -4,6 +4,7 @@
    field is, until this file knows it. What a job needs of Python is decided here alone. */
 #define _GNU_SOURCE
 #include "attempt.h"
+#include "json.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -14,258 +15,11 @@
 #include <unistd.h>
 
 #define CPUS_MAX 65536
-#define DEPTH_MAX 32
-#define CHUNK_BYTES 65536
 #define BOOT_ID_BYTES 36
-
-/* --- memory of one attempt --- */
-
-struct chunk {
-    struct chunk *before;
-    size_t used, bytes;
-    char at[] __attribute__((aligned(16)));
-};
-
-static struct chunk *chunks;
-
-static void forget_all(void) {
-    while (chunks && (chunks->before || chunks->bytes > CHUNK_BYTES)) { /* a first one of the usual size stays */
-        struct chunk *before = chunks->before;
-        free(chunks);
-        chunks = before;
-    }
-    if (chunks)
-        chunks->used = 0;
-}
-
-/* Return memory that stays until the next task; NULL: there is none. */
-static void *take(size_t bytes) {
-    bytes = (bytes + 15) & ~(size_t)15;
-    if (chunks == NULL || chunks->bytes - chunks->used < bytes) {
-        size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        struct chunk *made = malloc(sizeof *made + size);
-        if (made == NULL)
-            return NULL;
-        made->before = chunks;
-        made->used = 0;
-        made->bytes = size;
-        chunks = made;
-    }
-    void *found = chunks->at + chunks->used;
-    chunks->used += bytes;
-    return found;
-}
-
-static char *joined(const char *first, const char *middle, const char *last) {
-    size_t bytes = strlen(first) + strlen(middle) + strlen(last) + 1;
-    char *made = take(bytes);
-    if (made)
-        snprintf(made, bytes, "%s%s%s", first, middle, last);
-    return made;
-}
-
-/* --- JSON --- */
-
-struct reader {
-    const char *at; /* the text ends with a NUL, at which all of these stop */
-    int is_bad;     /* it is no JSON, or nothing for this library */
-};
-
-static int bad(struct reader *r) {
-    r->is_bad = 1;
-    return 0;
-}
-
-static void skip_space(struct reader *r) {
-    while (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r')
-        r->at++;
-}
-
-/* Return whether a character comes next, and pass it. */
-static int eat(struct reader *r, char which) {
-    skip_space(r);
-    if (*r->at != which)
-        return 0;
-    r->at++;
-    return 1;
-}
-
-static int eat_word(struct reader *r, const char *word) {
-    skip_space(r);
-    if (strncmp(r->at, word, strlen(word)) != 0)
-        return 0;
-    r->at += strlen(word);
-    return 1;
-}
-
-/* Go through an array or an object: return whether there is another element. */
-static int next(struct reader *r, int *count, char end) {
-    if (r->is_bad || eat(r, end))
-        return 0;
-    if (*count > 0 && !eat(r, ','))
-        return bad(r);
-    *count += 1;
-    return 1;
-}
-
-static unsigned hexadecimal(struct reader *r) {
-    unsigned number = 0;
-    for (int digit = 0; digit < 4; digit++, r->at++) {
-        char c = *r->at;
-        int value = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (value < 0)
-            return (unsigned)bad(r);
-        number = number << 4 | (unsigned)value;
-    }
-    return number;
-}
-
-static char *put_utf8(char *to, unsigned code) {
-    if (code < 0x80) {
-        *to++ = (char)code;
-    } else if (code < 0x800) {
-        *to++ = (char)(0xC0 | code >> 6);
-        *to++ = (char)(0x80 | (code & 0x3F));
-    } else if (code < 0x10000) {
-        *to++ = (char)(0xE0 | code >> 12);
-        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
-        *to++ = (char)(0x80 | (code & 0x3F));
-    } else {
-        *to++ = (char)(0xF0 | code >> 18);
-        *to++ = (char)(0x80 | (code >> 12 & 0x3F));
-        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
-        *to++ = (char)(0x80 | (code & 0x3F));
-    }
-    return to;
-}
-
-/* Pass what follows a backslash; a lone \udcXX is the byte XX, as in Python's file names. */
-static char *unescape(struct reader *r, char *to) {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    char c = *r->at;
-    const char *found = c ? strchr(names, c) : NULL;
-    if (found) {
-        r->at++;
-        *to++ = values[found - names];
-        return to;
-    }
-    if (c != 'u') {
-        bad(r);
-        return to;
-    }
-    r->at++;
-    unsigned code = hexadecimal(r);
-    if (code >= 0xD800 && code < 0xDC00 && r->at[0] == '\\' && r->at[1] == 'u') {
-        r->at += 2;
-        unsigned low = hexadecimal(r);
-        if (low < 0xDC00 || low > 0xDFFF)
-            bad(r);
-        return put_utf8(to, 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00));
-    }
-    if (code >= 0xDC80 && code <= 0xDCFF) {
-        *to++ = (char)(code & 0xFF);
-        return to;
-    }
-    if (code == 0 || (code >= 0xD800 && code <= 0xDFFF)) /* C would read another text; no text */
-        bad(r);
-    return put_utf8(to, code);
-}
-
-/* Return a text, with room for `more` bytes behind it. */
-static char *text(struct reader *r, size_t more, size_t *length) {
-    if (!eat(r, '"')) {
-        bad(r);
-        return NULL;
-    }
-    const char *end = r->at;
-    while (*end && *end != '"')
-        end += *end == '\\' && end[1] ? 2 : 1;
-    char *made = take((size_t)(end - r->at) + 1 + more), *to = made;
-    if (made == NULL) {
-        bad(r);
-        return NULL;
-    }
-    while (!r->is_bad && *r->at != '"') {
-        if ((unsigned char)*r->at < 0x20) {
-            bad(r);
-        } else if (*r->at == '\\') {
-            r->at++;
-            to = unescape(r, to);
-        } else {
-            *to++ = *r->at++;
-        }
-    }
-    *to = 0;
-    if (!r->is_bad)
-        r->at++;
-    if (length)
-        *length = (size_t)(to - made);
-    return r->is_bad ? NULL : made;
-}
-
-static double number(struct reader *r) {
-    char *end;
-    skip_space(r);
-    if (*r->at != '-' && (*r->at < '0' || *r->at > '9'))
-        return bad(r);
-    double found = strtod(r->at, &end);
-    r->at = end;
-    return found;
-}
-
-static int64_t integer(struct reader *r) {
-    double found = number(r);
-    if (!(found >= -9e15 && found <= 9e15) || found != (double)(int64_t)found)
-        return bad(r);
-    return (int64_t)found;
-}
-
-static int truth(struct reader *r) {
-    if (eat_word(r, "true"))
-        return 1;
-    return eat_word(r, "false") ? 0 : bad(r);
-}
-
-static void skip(struct reader *r, int depth) {
-    int count = 0;
-    skip_space(r);
-    if (depth > DEPTH_MAX) {
-        bad(r);
-    } else if (*r->at == '"') {
-        text(r, 0, NULL);
-    } else if (eat(r, '[')) {
-        while (next(r, &count, ']'))
-            skip(r, depth + 1);
-    } else if (eat(r, '{')) {
-        while (next(r, &count, '}')) {
-            text(r, 0, NULL);
-            if (!eat(r, ':'))
-                bad(r);
-            skip(r, depth + 1);
-        }
-    } else if (!eat_word(r, "null") && !eat_word(r, "true") && !eat_word(r, "false")) {
-        number(r);
-    }
-}
-
-/* Pass a value that says that there is nothing. */
-static void nothing(struct reader *r) {
-    if (eat_word(r, "null") || eat_word(r, "false") || eat_word(r, "\"\""))
-        return;
-    if (eat(r, '[')) {
-        if (!eat(r, ']'))
-            bad(r);
-    } else if (number(r) != 0) {
-        bad(r);
-    }
-}
 
 /* --- the fields of a task --- */
 
-enum kind { SKIP, NOTHING, TEXT, NO_TEXT, INTEGER, NUMBER, NO_NUMBER, TRUTH, ARGV, ENV, TASK_FILES, CPUS, CPUSET, AWAY };
+enum kind { SKIP, NOTHING, ONLY_NULL, TEXT, NO_TEXT, INTEGER, NUMBER, NO_NUMBER, TRUTH, ARGV, ENV, TASK_FILES, CPUS, CPUSET, AWAY };
 
 struct task {
     int64_t job, number, uid, umask, open_files;
@@ -327,7 +81,7 @@ static const struct field FIELDS[] = {
     {"cpus", CPUS, 0, AT(highest_cpu)},
     {"cpuset", CPUSET, 0, 0},
     {"fence", NOTHING, 0, 0},
-    {"detach_timeout_s", SKIP, 0, 0}, /* looked at below: 0 is a terminal */
+    {"detach_timeout_s", ONLY_NULL, 0, 0}, /* 0 is a terminal */
     {"removal", NOTHING, 0, 0},
     {"stage_in", NOTHING, 0, 0},
     {"stage_out", NOTHING, 0, 0},
@@ -345,7 +99,7 @@ static const struct field FIELDS[] = {
 
 static uint64_t cpu_mask[CPUS_MAX / 64];
 
-/* Return an array of `count` texts, which are chained behind each other by `text`; it ends with NULL. */
+/* A growing array of texts; it ends with NULL. */
 struct texts {
     char **at;
     int count, room;
@@ -353,14 +107,14 @@ struct texts {
 
 static void add(struct reader *r, struct texts *all, char *one) {
     if (one == NULL) {
-        bad(r);
+        gsv_bad(r);
         return;
     }
     if (all->count + 1 >= all->room) {
         int room = all->room ? 2 * all->room : 64;
-        char **larger = take((size_t)room * sizeof *larger);
+        char **larger = gsv_take((size_t)room * sizeof *larger);
         if (larger == NULL) {
-            bad(r);
+            gsv_bad(r);
             return;
         }
         if (all->count)
@@ -375,12 +129,12 @@ static void add(struct reader *r, struct texts *all, char *one) {
 static char **read_argv(struct reader *r) {
     struct texts all = {NULL, 0, 0};
     int count = 0;
-    if (!eat(r, '['))
-        bad(r);
-    while (next(r, &count, ']'))
-        add(r, &all, text(r, 0, NULL));
+    if (!gsv_eat(r, '['))
+        gsv_bad(r);
+    while (gsv_next(r, &count, ']'))
+        add(r, &all, gsv_text(r, 0, NULL));
     if (all.count == 0)
-        bad(r);
+        gsv_bad(r);
     return all.at;
 }
 
@@ -392,49 +146,49 @@ static char **read_env(struct reader *r) {
     all.count = 0;
     if (all.at)
         all.at[0] = NULL;
-    if (!eat(r, '{'))
-        bad(r);
-    while (next(r, &count, '}')) {
-        char *name = text(r, 0, NULL);
-        if (!eat(r, ':'))
-            bad(r);
-        char *value = text(r, 0, NULL);
+    if (!gsv_eat(r, '{'))
+        gsv_bad(r);
+    while (gsv_next(r, &count, '}')) {
+        char *name = gsv_text(r, 0, NULL);
+        if (!gsv_eat(r, ':'))
+            gsv_bad(r);
+        char *value = gsv_text(r, 0, NULL);
         if (r->is_bad || strcmp(name, "SLURM_JOB_ID") == 0) { /* only its own process knows SLURM_TASK_PID */
-            bad(r);
+            gsv_bad(r);
             break;
         }
-        add(r, &all, joined(name, "=", value));
+        add(r, &all, gsv_joined(name, "=", value));
     }
     return all.at;
 }
 
 static void read_files(struct reader *r, struct gsv_attempt *a) {
     int count = 0;
-    if (!eat(r, '['))
-        bad(r);
-    while (next(r, &count, ']')) {
+    if (!gsv_eat(r, '['))
+        gsv_bad(r);
+    while (gsv_next(r, &count, ']')) {
         int keys = 0;
-        if (count > GSV_FILES_MAX || !eat(r, '{')) {
-            bad(r);
+        if (count > GSV_FILES_MAX || !gsv_eat(r, '{')) {
+            gsv_bad(r);
             return;
         }
         struct gsv_file *file = &a->files[a->files_count++];
         *file = (struct gsv_file){NULL, NULL, 0, 0};
-        while (next(r, &keys, '}')) {
-            char *key = text(r, 0, NULL);
-            if (!eat(r, ':') || key == NULL)
-                bad(r);
+        while (gsv_next(r, &keys, '}')) {
+            char *key = gsv_text(r, 0, NULL);
+            if (!gsv_eat(r, ':') || key == NULL)
+                gsv_bad(r);
             else if (strcmp(key, "name") == 0)
-                file->name = text(r, 0, NULL);
+                file->name = gsv_text(r, 0, NULL);
             else if (strcmp(key, "content") == 0)
-                file->content = text(r, 0, &file->bytes);
+                file->content = gsv_text(r, 0, &file->bytes);
             else if (strcmp(key, "mode") == 0)
-                file->mode = (mode_t)integer(r);
+                file->mode = (mode_t)gsv_integer(r);
             else
-                bad(r);
+                gsv_bad(r);
         }
         if (r->is_bad || file->name == NULL || file->content == NULL || strchr(file->name, '/')) {
-            bad(r);
+            gsv_bad(r);
             return;
         }
     }
@@ -444,18 +198,18 @@ static void read_cpus(struct reader *r, struct gsv_attempt *a, int *highest) {
     int count = 0;
     char *to = NULL, *made = NULL;
     memset(cpu_mask, 0, sizeof cpu_mask);
-    if (!eat(r, '['))
-        bad(r);
+    if (!gsv_eat(r, '['))
+        gsv_bad(r);
     const char *end = r->at;
     while (*end && *end != ']')
         end++;
-    made = to = take(2 * (size_t)(end - r->at) + 16);
+    made = to = gsv_take(2 * (size_t)(end - r->at) + 16);
     if (made == NULL)
-        bad(r);
-    while (next(r, &count, ']')) {
-        int64_t cpu = integer(r);
+        gsv_bad(r);
+    while (gsv_next(r, &count, ']')) {
+        int64_t cpu = gsv_integer(r);
         if (r->is_bad || cpu < 0 || cpu >= CPUS_MAX) {
-            bad(r);
+            gsv_bad(r);
             return;
         }
         cpu_mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
@@ -470,22 +224,22 @@ static void read_cpus(struct reader *r, struct gsv_attempt *a, int *highest) {
 /* Read the values of an object that have these names, and skip the others. */
 static void read_object(struct reader *r, const char *names[2], char **texts[2], int64_t *version) {
     int count = 0;
-    if (eat_word(r, "null"))
+    if (gsv_eat_word(r, "null"))
         return;
-    if (!eat(r, '{'))
-        bad(r);
-    while (next(r, &count, '}')) {
-        char *key = text(r, 0, NULL);
-        if (!eat(r, ':') || key == NULL)
-            bad(r);
+    if (!gsv_eat(r, '{'))
+        gsv_bad(r);
+    while (gsv_next(r, &count, '}')) {
+        char *key = gsv_text(r, 0, NULL);
+        if (!gsv_eat(r, ':') || key == NULL)
+            gsv_bad(r);
         else if (strcmp(key, names[0]) == 0)
-            *texts[0] = text(r, 0, NULL);
+            *texts[0] = gsv_text(r, 0, NULL);
         else if (names[1] && strcmp(key, names[1]) == 0)
-            *texts[1] = text(r, 0, NULL);
+            *texts[1] = gsv_text(r, 0, NULL);
         else if (version && strcmp(key, "version") == 0)
-            *version = integer(r);
+            *version = gsv_integer(r);
         else
-            skip(r, 0);
+            gsv_skip(r, 0);
     }
 }
 
@@ -493,35 +247,34 @@ static void read_value(struct reader *r, const struct field *field, struct task 
     void *place = (char *)t + field->place;
     switch (field->kind) {
     case SKIP:
-        if (strcmp(field->name, "detach_timeout_s") == 0) {
-            if (!eat_word(r, "null"))
-                bad(r);
-        } else {
-            skip(r, 0);
-        }
+        gsv_skip(r, 0);
+        break;
+    case ONLY_NULL:
+        if (!gsv_eat_word(r, "null"))
+            gsv_bad(r);
         break;
     case NOTHING:
-        nothing(r);
+        gsv_nothing(r);
         break;
     case NO_TEXT:
-        if (eat_word(r, "null"))
-            break; /* fall through */
+        if (gsv_eat_word(r, "null"))
+            break;
         __attribute__((fallthrough));
     case TEXT:
-        *(char **)place = text(r, 0, NULL);
+        *(char **)place = gsv_text(r, 0, NULL);
         break;
     case INTEGER:
-        *(int64_t *)place = integer(r);
+        *(int64_t *)place = gsv_integer(r);
         break;
     case NO_NUMBER:
-        if (eat_word(r, "null"))
+        if (gsv_eat_word(r, "null"))
             break;
         __attribute__((fallthrough));
     case NUMBER:
-        *(double *)place = number(r);
+        *(double *)place = gsv_number(r);
         break;
     case TRUTH:
-        *(int *)place = truth(r);
+        *(int *)place = gsv_truth(r);
         break;
     case ARGV:
         a->argv = read_argv(r);
@@ -548,12 +301,12 @@ static int read_fields(struct reader *r, struct task *t, struct gsv_attempt *a) 
     uint64_t seen = 0;
     int count = 0;
     _Static_assert(FIELDS_COUNT < 64, "a bit for each field");
-    if (!eat(r, '{'))
+    if (!gsv_eat(r, '{'))
         return -1;
-    while (next(r, &count, '}')) {
-        char *name = text(r, 0, NULL);
+    while (gsv_next(r, &count, '}')) {
+        char *name = gsv_text(r, 0, NULL);
         size_t which = 0;
-        if (name == NULL || !eat(r, ':'))
+        if (name == NULL || !gsv_eat(r, ':'))
             return -1;
         /* they come in this order: gnode writes them so */
         for (size_t tried = 0; tried < FIELDS_COUNT; tried++) {
@@ -571,7 +324,7 @@ static int read_fields(struct reader *r, struct task *t, struct gsv_attempt *a) 
     for (size_t which = 0; which < FIELDS_COUNT; which++)
         if (FIELDS[which].is_needed && !(seen >> which & 1))
             return -1;
-    skip_space(r);
+    gsv_skip_space(r);
     return r->is_bad ? -1 : 0;
 }
 
@@ -614,7 +367,7 @@ static char *put_json(char *to, const char *from) {
 
 static int set_info_start(struct gsv_attempt *a, const char *out, const char *err) {
     const char *own = a->server->own;
-    a->info_start = take(6 * (strlen(out) + strlen(err)) + strlen(own) + 64);
+    a->info_start = gsv_take(6 * (strlen(out) + strlen(err)) + strlen(own) + 64);
     if (a->info_start == NULL)
         return -1;
     char *to = a->info_start;
@@ -628,9 +381,9 @@ static int set_info_start(struct gsv_attempt *a, const char *out, const char *er
 static int set_output(struct gsv_attempt *a, const struct task *t) {
     const char *out = t->out, *err = t->err;
     if (*out && out[strlen(out) - 1] == '/')
-        out = joined(t->out, t->out_name, "");
+        out = gsv_joined(t->out, t->out_name, "");
     if (*err && err[strlen(err) - 1] == '/')
-        err = joined(t->err, t->err_name, "");
+        err = gsv_joined(t->err, t->err_name, "");
     if (out == NULL || err == NULL)
         return -1;
     if (strcmp(t->join, "eo") == 0)
@@ -656,7 +409,7 @@ static int set_programs(struct gsv_attempt *a) {
                 path = *each + 5;
         for (;;) {
             size_t length = strcspn(path, ":");
-            char *made = take(length + strlen(program) + 2);
+            char *made = gsv_take(length + strlen(program) + 2);
             if (made)
                 sprintf(made, "%.*s/%s", (int)length, path, program);
             add(&r, &all, made);
@@ -772,7 +525,7 @@ int gsv_read_task(struct gsv_attempt *a, const char *content, size_t bytes) {
     t.walltime_s = -1;
     t.open_files = 1024;
     t.highest_cpu = -1;
-    forget_all();
+    gsv_forget_all();
     if (read_fields(&r, &t, a) < 0 || r.at != content + bytes || !is_allowed(a, &t))
         return -1;
     a->job = t.job;
