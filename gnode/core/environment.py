@@ -41,7 +41,8 @@ def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) 
         (name, value) for name, value in launch.environment.items() if _is_users(name, value)
     )
     environment.setdefault("PBS_O_WORKDIR", launch.spec.workdir)
-    environment.setdefault("OMP_NUM_THREADS", str(_threads(launch, site)))
+    threads = str(_threads(launch, site))
+    environment.setdefault("OMP_NUM_THREADS", threads)
     environment.update(
         HOME=account.home,
         USER=account.user,
@@ -53,7 +54,7 @@ def environment_of(launch: Launch, account: Account, site: Site, user_dir: str) 
         CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
     _point_to_head(environment, site)
-    environment.update(_pbs(launch, site, user_dir))
+    environment.update(_pbs(launch, site, user_dir), NCPUS=threads)
     environment.update(_gsched(launch, site, user_dir))
     environment.update(_step_variables(launch, site.elastic_socket, user_dir))
     if len(launch.origin.allocation) > 1:
@@ -127,6 +128,7 @@ def _is_users(name: str, value: str) -> bool:
 
 def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     spec = launch.spec
+    nodes, ranks = str(len(launch.origin.allocation)), ranks_on_hosts(launch)
     names = {
         "PBS_ENVIRONMENT": "PBS_BATCH" if spec.interactive is None else "PBS_INTERACTIVE",
         "PBS_JOBID": format_job_id(launch.job, launch.server),
@@ -139,11 +141,10 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "PBS_VNODENUM": "0",
         "PBS_TASKNUM": "1",
         "PBS_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
-        "PBS_NNODES": str(len(launch.origin.allocation)),
-        "PBS_NUM_NODES": str(len(launch.origin.allocation)),
-        "PBS_NUM_PPN": str(ranks_on_hosts(launch)[launch.rank]),
-        "PBS_NP": str(sum(ranks_on_hosts(launch))),
-        "NCPUS": str(_threads(launch, site)),
+        "PBS_NNODES": nodes,
+        "PBS_NUM_NODES": nodes,
+        "PBS_NUM_PPN": str(ranks[launch.rank]),
+        "PBS_NP": str(sum(ranks)),
         "PBS_WALLTIME": _walltime(launch),
         "PBS_O_INITDIR": spec.workdir,
     }

@@ -81,6 +81,8 @@ class GpuAccess:
     def visible(self, held: Iterable[GpuShare]) -> str:
         """Return CUDA_VISIBLE_DEVICES: CUDA numbers only the GPUs that a process can open."""
         indices = [each.index for each in held]
+        if not indices:
+            return ""
         named = {index: name for index, name in enumerate(self.names) if name}
         return ",".join(named.get(index, str(index)) for index in indices)
 

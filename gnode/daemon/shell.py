@@ -107,7 +107,7 @@ class Shell:
         self._remover = Remover()
         self._ended = EndedLog(spool.state_dir)
         self._writes = Writes()
-        self._carry_out = self._do  # looking it up each time would build a function each time
+        self._ways: dict[type[do.Effect], Callable[[Shell, do.Effect], None]] = {}
         self._starts = starts.Starts(spool, self.post)
         self._answers = starts.Answers(spool, self.post)
         self._launcher = LauncherClient(
@@ -375,6 +375,13 @@ class Shell:
         self._launcher.flush()
 
     # --- effects ---
+
+    def _carry_out(self, effect: do.Effect) -> None:
+        way = self._ways.get(type(effect))
+        if way is None:  # `_do` itself looks it up more slowly, each time
+            way = vars(Shell)["_do"].dispatcher.dispatch(type(effect))
+            self._ways[type(effect)] = way
+        way(self, effect)
 
     @singledispatchmethod
     def _do(self, effect: do.Effect) -> None:

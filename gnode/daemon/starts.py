@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gnode.core.effects import AwaitAnswer
 from gnode.core.inputs import Input, SupervisorAnswered, SupervisorSeen
@@ -17,10 +18,21 @@ FIRST_LOOK_S = 0.05
 LONGEST_LOOK_S = 1.0
 #: How long the answer to an order is looked for: a supervisor of an older version gives none.
 ANSWER_S = 60.0
+BETWEEN_LOOKS_S = 0.002  # looks that are due at nearly the same time are one
+
+
+class _Look(NamedTuple):
+    """When an attempt is looked at next, after which pause, and for how long it was looked for."""
+
+    due_s: float
+    pause_s: float
+    waited_s: float
 
 
 class Looks:
     """Looks again and again at the records of attempts, ever less often.
+
+    It has one timer: most attempts are forgotten before their first look.
 
     Args:
         look: takes an attempt and for how long it was looked for, seconds; returns whether that is
@@ -29,35 +41,49 @@ class Looks:
 
     def __init__(self, look: Callable[[AttemptKey, float], bool]) -> None:
         self._look = look
-        self._planned: dict[AttemptKey, asyncio.TimerHandle] = {}
+        self._planned: dict[AttemptKey, _Look] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_s = 0.0
 
     def begin(self, key: AttemptKey) -> None:
         """Look for something of an attempt until it is there or `forget` is called."""
-        self.forget(key)
-        self._plan(key, FIRST_LOOK_S, FIRST_LOOK_S)
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + FIRST_LOOK_S
+        self._planned[key] = _Look(due_s, FIRST_LOOK_S, FIRST_LOOK_S)
+        if self._timer is None or due_s < self._rings_s:
+            self._ring_at(due_s, loop)
 
     def forget(self, key: AttemptKey) -> bool:
         """Stop looking; return whether it was still being looked for."""
-        look = self._planned.pop(key, None)
-        if look is None:
-            return False
-        look.cancel()
-        return True
+        return self._planned.pop(key, None) is not None
 
     def close(self) -> None:
         """Stop looking for all."""
-        for key in list(self._planned):
-            self.forget(key)
+        self._planned.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _plan(self, key: AttemptKey, pause_s: float, waited_s: float) -> None:
+    def _ring_at(self, due_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_s = max(due_s, loop.time() + BETWEEN_LOOKS_S)
+        self._timer = loop.call_at(self._rings_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
         loop = asyncio.get_running_loop()
-        self._planned[key] = loop.call_later(pause_s, self._try, key, pause_s, waited_s)
-
-    def _try(self, key: AttemptKey, pause_s: float, waited_s: float) -> None:
-        del self._planned[key]
-        if not self._look(key, waited_s):
-            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
-            self._plan(key, pause_s, waited_s + pause_s)
+        now_s = loop.time()
+        due = [key for key, planned in self._planned.items() if planned.due_s <= now_s]
+        try:
+            for key in due:
+                planned = self._planned.pop(key)
+                if not self._look(key, planned.waited_s):
+                    pause_s = min(2 * planned.pause_s, LONGEST_LOOK_S)
+                    waited_s = planned.waited_s + pause_s
+                    self._planned[key] = _Look(loop.time() + pause_s, pause_s, waited_s)
+        finally:
+            if self._planned:
+                self._ring_at(min(each.due_s for each in self._planned.values()), loop)
 
 
 class Starts:

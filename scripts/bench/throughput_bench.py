@@ -235,6 +235,10 @@ def pair_line(rounds: Rounds, name: str) -> str:
         "CPU time": rounds.cpu_ms,
         "submissions/s": rounds.submissions,
     }
+    for part in ("head", "gnode"):
+        figures[part] = {
+            system: [getattr(each, part) for each in used] for system, used in rounds.parts.items()
+        }
     for what, values in figures.items():
         if name not in values:
             continue
