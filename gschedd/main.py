@@ -2,7 +2,6 @@
 
 import gsched.start  # isort: skip - before all that it speeds up
 
-import asyncio
 import logging
 import sys
 
@@ -15,6 +14,7 @@ from gsched.errors import CannotWriteError, GschedError
 from gsched.hangup import survive_hangups
 from gsched.logs import FORMATS, HEAD_LINE, set_up
 from gsched.version import VERSION
+from gschedd.daemon import garbage
 from gschedd.daemon.service import Service
 from gschedd.policies.registry import chosen_policy
 
@@ -58,7 +58,7 @@ def run(given: str | None, *, log_level: str, log_format: str | None) -> int:
         begin_log(log_level, file.config.head, log_format, line=HEAD_LINE)
         with watchdog.fed_meanwhile():  # the step of a large database's schema takes minutes
             service = Service(file, chosen=chosen_policy(file.config), given=given)
-        return asyncio.run(service.run())
+        return garbage.run(service.run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)
         if error.hint:

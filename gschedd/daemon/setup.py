@@ -26,6 +26,7 @@ from gsched.model.ids import short_job_id
 from gschedd.core.requests.queues import orphans
 from gschedd.core.state.settings import Privileged, Settings
 from gschedd.core.state.state import State
+from gschedd.daemon.garbage import GC_THRESHOLDS
 from gschedd.models.predict import Model
 from gschedd.monitor.model import MonitorBegin
 from gschedd.notify.scan import NotifierSettings
@@ -37,10 +38,6 @@ from gschedd.store.sqlite import Store
 
 log = logging.getLogger("gschedd")
 
-#: Objects, then collections, before the next generation. A collection of the second looks at three
-#: times as many objects as one of the first: 5 ms; with (20,000, 5) it took 25 to 50 ms. The third
-#: comes as seldom as with (20,000, 50, 100).
-GC_THRESHOLDS = (5_000, 2, 7000)
 #: How long one thread may keep the interpreter from others that want it, seconds. The thread that
 #: writes to the database needs it again after each statement; with the usual 5 ms p99 of `gsub` was
 #: 0.5 s beside lists of 100,000 jobs, instead of 0.1 s.

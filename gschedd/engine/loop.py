@@ -388,9 +388,12 @@ class Engine:
         if self._warming is None:
             head, now_s = self.head, self._clock.wall_s()
             self._warming = warmed_up(head.state, head.settings, head.model, self._books_of, now_s)
-        for _ in self._warming:
-            if thread_cpu_s() >= until_s:
-                return False
+        try:
+            for _ in self._warming:
+                if thread_cpu_s() >= until_s:
+                    return False
+        except Exception:  # the cycle works it out itself, and tells of a fault that it meets
+            log.exception("what a cycle needs to know of nodes and jobs cannot be worked out")
         self._warming = None
         return True
 

@@ -38,7 +38,7 @@ from gschedd.core.state.effects import SendLaunch  # noqa: E402 - as above
 from gschedd.core.state.settings import Caller  # noqa: E402 - as above
 from gschedd.core.state.state import State  # noqa: E402 - as above
 from gschedd.core.state.step import Step  # noqa: E402 - as above
-from gschedd.daemon.setup import GC_THRESHOLDS  # noqa: E402 - as above
+from gschedd.daemon.garbage import GC_THRESHOLDS  # noqa: E402 - as above
 from gschedd.store.sqlite import Store  # noqa: E402 - as above
 from tests.support.books import batch_of  # noqa: E402 - as above
 

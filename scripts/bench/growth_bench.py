@@ -24,6 +24,7 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -56,7 +57,7 @@ from gschedd.core.requests import commands as c  # noqa: E402 - as above
 from gschedd.core.state.settings import Caller, Settings  # noqa: E402 - as above
 from gschedd.core.state.state import State  # noqa: E402 - as above
 from gschedd.core.state.step import Step  # noqa: E402 - as above
-from gschedd.daemon.setup import GC_THRESHOLDS  # noqa: E402 - as above
+from gschedd.daemon.garbage import GC_THRESHOLDS  # noqa: E402 - as above
 from gschedd.policies.registry import chosen_policy  # noqa: E402 - as above
 from gschedd.store.rows import JOB_COLUMNS, spec_blob  # noqa: E402 - as above
 from gschedd.store.seals import seal  # noqa: E402 - as above
@@ -403,6 +404,9 @@ def apart(work: Callable[[], Values]) -> Values:
         return dict(here.recv())
     except EOFError:
         sys.exit("growth: a measurement has failed, see above")
+    except BaseException:  # who ended this one wants the end of that one as well
+        process.terminate()
+        raise
     finally:
         process.join()
 
@@ -472,6 +476,7 @@ def main() -> None:
     parser.add_argument("--beside-queue", type=int, default=10_000, help="of the nodes (10000)")
     parser.add_argument("--json", metavar="FILE", help="also write all values there")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     found: dict[str, list[Values]] = {}
     if given.queues:
         found["queues"] = table(

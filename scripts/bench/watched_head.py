@@ -11,12 +11,10 @@ of a turn that has taken 20 ms by then, one line each, with the CPU time of the 
 what long turns run. ``watched_head.py --stacks FILE`` sums them up.
 """
 
-import asyncio
 import gc
 import mmap
 import os
 import runpy
-import selectors
 import signal
 import sys
 import time
@@ -25,6 +23,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gschedd.daemon import garbage
 
 STEP_S = 1e-4  # of the distribution
 STEPS = 50_000
@@ -113,33 +115,25 @@ class _Sampler:
         self._stream.flush()
 
 
-class _Selector(selectors.EpollSelector):
+class _Selector(garbage.CollectingSelector):
     """Notes a turn when the next one begins."""
 
-    def __init__(self, longest: LongestTurn) -> None:
+    longest: LongestTurn  # set before the first one is made
+
+    def __init__(self) -> None:
         super().__init__()
-        self._longest = longest
         stacks = os.environ.get("WATCHED_HEAD_STACKS", "")
         self._sampler = _Sampler(stacks) if stacks else None
         self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def look(self, timeout: float | None) -> garbage.Ready:
         cpu_s = time.thread_time() - self._cpu_s
-        self._longest.note(time.perf_counter() - self._wall_s, cpu_s)
-        ready = super().select(timeout)
+        self.longest.note(time.perf_counter() - self._wall_s, cpu_s)
+        ready = super().look(timeout)
         self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
         if self._sampler is not None:
             self._sampler.begun_s = self._cpu_s
         return ready
-
-
-class _Policy(asyncio.DefaultEventLoopPolicy):
-    def __init__(self, longest: LongestTurn) -> None:
-        super().__init__()
-        self._longest = longest
-
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.SelectorEventLoop(_Selector(self._longest))
 
 
 # --- what long turns ran ---
@@ -170,7 +164,8 @@ def main(arguments: Sequence[str]) -> None:
     if path == "--stacks":
         print("\n".join(summary(Path(command[0]).read_text().splitlines(), 60)))
         return
-    asyncio.set_event_loop_policy(_Policy(LongestTurn(Path(path))))
+    _Selector.longest = LongestTurn(Path(path))
+    garbage.CollectingSelector = _Selector  # type: ignore[misc] # of the loop that is made next
     sys.argv = command[command.index("-m") + 1 :]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

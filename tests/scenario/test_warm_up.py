@@ -132,3 +132,39 @@ def test_inputs_are_taken_between_its_pieces_and_the_cycle_comes_after_it(
 
     assert seen.index("second") < seen.index("piece 29")
     assert seen[-1] == "piece 29"
+
+
+def test_a_fault_in_it_is_logged_and_the_cycle_comes_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    books = Books(tmp_path)
+
+    def broken(*_: object) -> Iterator[None]:
+        yield
+        raise RuntimeError("a node without a name")
+
+    monkeypatch.setattr(loop, "warmed_up", broken)
+    engine = Engine(
+        head=books.head, store=books.store, clock=SystemClock(), space=DiskSpace(str(tmp_path))
+    )
+
+    def note(now_s: float) -> list[Step]:
+        del now_s
+        books.head.state.dirty.mark_all()
+        return [Step()]
+
+    async def scenario() -> None:
+        task = asyncio.create_task(engine.run())
+        await engine.ask(note)
+        until_s = time.monotonic() + PATIENCE_S
+        while books.head.state.dirty.any:
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(scenario())
+    engine.close()
+
+    assert books.head.cycles == 1
+    assert "a node without a name" in caplog.text

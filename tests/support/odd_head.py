@@ -4,7 +4,6 @@
 for a policy that takes two seconds.
 """
 
-import asyncio
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from msgspec import structs
 
 from baselines import edf
 from gsched.config.load import read_config
+from gschedd.daemon import garbage
 from gschedd.daemon.service import Service
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
@@ -42,7 +42,7 @@ def main() -> int:
     assert isinstance(chosen.plan, Composed)
     policy = Composed(named(os.environ["ODD_POLICY"]), chosen.plan.queue_policy)
     service = Service(file, chosen=structs.replace(chosen, name="odd", plan=policy))
-    return asyncio.run(service.run())
+    return garbage.run(service.run())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ a node was removed that is all of it, which takes 30 us a node: everybody would 
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -33,22 +32,11 @@ def warmed_up(
 
     A cycle does without it: it then works all of that out at once. The state may change between two
     pieces. What a piece has worked out is not worked out again, so that there is an end; what has
-    changed since is left to the cycle, and so are faults.
+    changed since is left to the cycle.
 
     Args:
         books_of: what the policy keeps of each node; None: nothing.
     """
-    with suppress(Exception):
-        yield from _pieces(state, settings, predictor, books_of, now_s)
-
-
-def _pieces(
-    state: State,
-    settings: Settings,
-    predictor: Predictor | None,
-    books_of: BooksOf | None,
-    now_s: float,
-) -> Iterator[None]:
     while len(state.dirty.ends.moved) > FEW:
         replan(state, settings, now_s, most=FEW)
         yield
