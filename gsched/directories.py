@@ -137,6 +137,15 @@ def _way(path: str) -> list[str]:
     return found
 
 
+def is_on_network(path: str) -> bool:
+    """Return whether the directory or file is on a network file system.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    return _Mounts().is_network(os.stat(path).st_dev)
+
+
 def mark_of(path: str) -> str:
     """Return the mark of a directory; empty: it has none, as it cannot be looked at."""
     mounts = _Mounts()

@@ -66,6 +66,8 @@ FAILPOINTS: tuple[str, ...] = (
     "training.save.before_manifest",
     "training.save.before_publish",
     "training.save.after_publish",
+    "training.copy.before_content",
+    "training.copy.complete",
     "training.wait",
     "training.flush.before",
     "training.flush.before_mark",

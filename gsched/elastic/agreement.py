@@ -8,6 +8,7 @@ that all ranks know the step of the next one.
 
 import math
 from collections.abc import Callable
+from enum import IntEnum
 
 from gsched.elastic.ranks import Pending, Ranks
 
@@ -28,16 +29,31 @@ PERIOD_S = 0.5
 STEPS_MAX = 1000  # were steps suddenly slower by far, a wish would still be heard some day
 
 
+class CheckpointWish(IntEnum):
+    """What a rank wants; the greatest wish counts for all.
+
+    MOVE is a checkpoint that processes wait for, with an early copy before it; COPYING says that a
+    rank still writes its part of that copy.
+    """
+
+    NOTHING = 0
+    MOVE = 1
+    COPYING = 2
+    CHECKPOINT = 3
+
+
 class Agreement:
-    """Turns the wish of any rank into a decision of all, at a step boundary."""
+    """Turns the wishes of ranks into a decision of all, at a step boundary."""
 
     def __init__(self, ranks: Ranks, first_step: int) -> None:
         self._ranks = ranks
         self._next = first_step
         self._pending: Pending | None = None
 
-    def at(self, step: int, wants: Callable[[], bool], step_s: float) -> bool:
-        """Return whether all ranks do now, after ``step``, what one of them wished.
+    def at(
+        self, step: int, wants: Callable[[], CheckpointWish], step_s: float
+    ) -> CheckpointWish | None:
+        """Return the greatest wish of all ranks; None: it is not known after this ``step``.
 
         Args:
             step: the step just done; the same sequence of steps on all ranks.
@@ -45,21 +61,24 @@ class Agreement:
             step_s: what a step takes on this rank, seconds.
         """
         if step < self._next:
-            return False
+            return None
         if self._ranks.is_alone:
-            self._next = step + _stride(step_s)
-            return wants()
+            wish = wants()
+            self._next = step + (1 if wish else _stride(step_s))
+            return wish
         stride = 1
+        found = None
         if self._pending is not None:
-            wish, step_us = self._pending.result()
+            number, step_us = self._pending.result()
             self._pending = None
             stride = _stride(step_us / 1e6)
-            if wish:
+            found = CheckpointWish(number)
+            if found:
                 self._next = step + 1
-                return True
+                return found
         self._next = step + stride
         self._pending = self._ranks.greatest((int(wants()), round(step_s * 1e6)))
-        return False
+        return found
 
     def close(self) -> None:
         """Wait for an exchange under way: its messages must not be lost with a process group."""

@@ -18,6 +18,8 @@ class Environment:
         socket: where gnode listens; a leading ``@`` means an abstract name; None: nowhere.
         interval_s: between two checkpoints that nobody asked for, seconds; 0: none;
             None: chosen from what a checkpoint costs.
+        copy_min_bytes: a state of this size is copied while the training goes on, when a move waits
+            for it; None: `gsched.elastic.keeper.COPY_MIN_BYTES`.
         batch_per_gpu: samples of a micro-batch on each GPU, for an adaptive training; 0: the
             script's batch is divided among the ranks.
         accumulation: micro-batches of a step before the last one; only with ``batch_per_gpu``.
@@ -29,6 +31,7 @@ class Environment:
     directory: str | None = None
     socket: str | None = None
     interval_s: float | None = None
+    copy_min_bytes: float | None = None
     batch_per_gpu: int = 0
     accumulation: int = 0
     profile_batches: bool = False
@@ -48,6 +51,7 @@ class Environment:
             directory=variables.get("GSCHED_CHECKPOINT_DIR") or None,
             socket=variables.get("GSCHED_ELASTIC_SOCKET") or None,
             interval_s=interval_s,
+            copy_min_bytes=_number(variables, "GSCHED_COPY_MIN_BYTES"),
             batch_per_gpu=_count(variables, "GSCHED_BATCH_PER_GPU"),
             accumulation=_count(variables, "GSCHED_ACCUMULATION"),
             profile_batches=_count(variables, "GSCHED_PROFILE_BATCHES") > 0,

@@ -58,7 +58,18 @@ class HostedState:
         """Return True: the callback saves only where the framework can go on."""
         return True
 
-    def save(self, directory: str, ranks: Ranks, *, flush_later: bool = False) -> Written:
+    def size_to_copy(self) -> int:
+        """Return 0: the framework writes whole checkpoints."""
+        return 0
+
+    def save(
+        self,
+        directory: str,
+        ranks: Ranks,
+        *,
+        flush_later: bool = False,
+        copy: None = None,  # noqa: ARG002 - as `TrainingState.save`; there is none
+    ) -> Written:
         """Let the framework write into ``directory``, flushed, or with a flush under way.
 
         Raises:

@@ -1,12 +1,16 @@
 """Saves a training's state and finds the newest good one again, all ranks together."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+from gsched.directories import is_on_network
 from gsched.elastic.ahead import ProofAhead
 from gsched.elastic.errors import (
     BadCheckpointError,
@@ -33,6 +37,11 @@ from gsched.elastic.state import TrainingState
 from gsched.elastic.tensors import has_tensors
 from gsched.failpoint import failpoint
 
+if TYPE_CHECKING:
+    from gsched.elastic.early import EarlyCopy
+
+#: Smaller states are written sooner than ranks agree on a copy.
+COPY_MIN_BYTES = 64 << 20
 #: What makes the order of the samples, and so must stay as it was.
 _ORDER = ("count", "seed", "shuffle", "drop_last")
 
@@ -81,6 +90,7 @@ class CheckpointKeeper:
         samples: the data.
         job, attempt: whose checkpoints they are.
         ahead: what this process has proven while it waited for its launch.
+        copy_min_bytes: a state of this size is copied early, for processes that wait.
     """
 
     def __init__(  # noqa: PLR0913 - each is one thing that it works with
@@ -93,6 +103,7 @@ class CheckpointKeeper:
         job: int,
         attempt: int,
         ahead: ProofAhead | None = None,
+        copy_min_bytes: float = COPY_MIN_BYTES,
     ) -> None:
         self._shelf = shelf
         self._ranks = ranks
@@ -101,7 +112,70 @@ class CheckpointKeeper:
         self._job = job
         self._attempt = attempt
         self._ahead = ahead
+        self._copy_min_bytes = copy_min_bytes
+        self._copy: EarlyCopy | None = None
+        self._has_tried_copy = False
         self._unflushed: _Unflushed | None = None
+
+    def wants_copy(self) -> bool:
+        """Return whether copying the state early would make a move shorter."""
+        size_bytes = self._state.size_to_copy()
+        return size_bytes > 0 and size_bytes >= self._copy_min_bytes
+
+    @property
+    def has_tried_copy(self) -> bool:
+        """Return whether `copy_early` was called for the next checkpoint."""
+        return self._has_tried_copy
+
+    def is_copying(self) -> bool:
+        """Return whether this rank still writes its part of an early copy."""
+        return self._copy is not None and self._copy.is_running
+
+    def copy_early(self) -> None:
+        """Begin to write the next checkpoint while the training goes on.
+
+        If that cannot be done, the checkpoint is written as any other, and the fault is told then.
+        """
+        self.drop_copy()
+        self._has_tried_copy = True
+        unfinished, fault, only_constant = self._ranks.share(self._begin_copy())
+        if fault is None:
+            try:
+                self._copy = self._state.copy_early(
+                    unfinished, self._ranks, only_constant=only_constant
+                )
+            except SaveError:
+                if self._ranks.rank == 0:
+                    self._shelf.abandon(unfinished)
+
+    def _begin_copy(self) -> tuple[str, str | None, bool]:
+        if self._ranks.rank != 0:
+            return "", None, False
+        try:
+            # What is written twice to a server is sent twice.
+            return self._shelf.begin(self._attempt), None, is_on_network(self._shelf.path)
+        except OSError as error:
+            return "", str(error), False
+
+    def drop_copy(self) -> None:
+        """Give up what `copy_early` has begun."""
+        copy, self._copy = self._copy, None
+        self._has_tried_copy = False
+        if copy is not None:
+            copy.end()
+            copy.close()
+            self._ranks.gather(None)  # no rank writes there any more
+            if self._ranks.rank == 0:
+                self._shelf.abandon(copy.directory)
+
+    def _complete_copy(self) -> EarlyCopy | None:
+        """Return the early copy for a save, if all ranks have all of it."""
+        if self._copy is None:
+            return None
+        if not all(self._ranks.gather(self._copy.end())):
+            self.drop_copy()
+        copy, self._copy = self._copy, None
+        return copy
 
     def save(self, position: Position, *, is_awaited: bool = False) -> SavedCheckpoint:
         """Publish a checkpoint, then remove those that it makes superfluous.
@@ -116,15 +190,23 @@ class CheckpointKeeper:
         """
         began_s = time.monotonic()
         self.settle()
-        unfinished, fault, flush_later = self._ranks.share(self._begin(is_awaited=is_awaited))
+        copy = self._complete_copy()
+        self._has_tried_copy = False
+        begun = self._begin(copy, is_awaited=is_awaited)
+        unfinished, fault, flush_later = self._ranks.share(begun)
         if fault is not None:
             raise SaveError(fault)
         try:
-            entry, size_bytes, flush = self._fill(unfinished, position, flush_later=flush_later)
+            entry, size_bytes, flush = self._fill(
+                unfinished, position, flush_later=flush_later, copy=copy
+            )
         except SaveError:
             if self._ranks.rank == 0:
                 self._shelf.abandon(unfinished)
             raise
+        finally:
+            if copy is not None:
+                copy.close()
         wall_s = time.monotonic() - began_s
         failpoint("training.save.after_publish")
         if flush_later:
@@ -191,6 +273,7 @@ class CheckpointKeeper:
 
     def finish(self, keep: int) -> None:
         """Remove the checkpoints of a training that is over but for the newest ``keep``."""
+        self.drop_copy()
         self.settle()
         if keep == 0:
             self._ranks.gather(None)  # a rank that is not through yet may still need one
@@ -227,10 +310,15 @@ class CheckpointKeeper:
             self._shelf.forget_loads(restored.entry)
 
     def _fill(
-        self, unfinished: str, position: Position, *, flush_later: bool
+        self,
+        unfinished: str,
+        position: Position,
+        *,
+        flush_later: bool,
+        copy: EarlyCopy | None,
     ) -> tuple[ShelfEntry, int, Flush | None]:
         """Save into a directory and publish it; return it, its size and what flushes it."""
-        written = self._state.save(unfinished, self._ranks, flush_later=flush_later)
+        written = self._state.save(unfinished, self._ranks, flush_later=flush_later, copy=copy)
         failpoint("training.save.before_manifest")
         manifest = Manifest(
             position=position,
@@ -247,14 +335,15 @@ class CheckpointKeeper:
             raise SaveError(fault or "")
         return entry, manifest.size_bytes, written.flush
 
-    def _begin(self, *, is_awaited: bool) -> tuple[str, str | None, bool]:
+    def _begin(self, copy: EarlyCopy | None, *, is_awaited: bool) -> tuple[str, str | None, bool]:
         if self._ranks.rank != 0:
             return "", None, False
         try:
             flush_later = is_awaited and self._shelf.has_flushed()
-            return self._shelf.begin(self._attempt), None, flush_later
+            unfinished = self._shelf.begin(self._attempt) if copy is None else copy.directory
         except OSError as error:
             return "", str(error), False
+        return unfinished, None, flush_later
 
     def _publish(
         self, unfinished: str, manifest: Manifest, *, flush_later: bool

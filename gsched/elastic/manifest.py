@@ -7,7 +7,7 @@ not agree with its files is a bad one. The manifest holds a digest of itself, to
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 
@@ -16,9 +16,10 @@ from gsched.elastic.samples import Position
 
 FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
+TENSORS_SUFFIX = ".distcp"  # of files with weights and the like
 MANIFEST_BYTES_MAX = 64 << 20  # a line for each file; a million ranks would fit
 _BLOCK_BYTES = 1 << 20
-_PART_BYTES = 64 << 20
+PART_BYTES = 64 << 20  # of a file: each has a digest of its own
 _THREADS_MAX = 4  # memory is no faster than that
 
 
@@ -169,19 +170,23 @@ def digest_file(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size_bytes = os.fstat(descriptor).st_size
-        if size_bytes <= _PART_BYTES:
-            return _digest_of_part(descriptor, 0).hex()
-        begins = range(0, size_bytes, _PART_BYTES)
-        with ThreadPoolExecutor(thread_count()) as pool:
+        begins = range(0, max(size_bytes, 1), PART_BYTES)
+        with ThreadPoolExecutor(min(len(begins), thread_count())) as pool:
             parts = pool.map(lambda begin: _digest_of_part(descriptor, begin), begins)
-            return hashlib.sha256(b"".join(parts)).hexdigest()
+            return digest_of_parts(list(parts))
     finally:
         os.close(descriptor)
 
 
+def digest_of_parts(digests: Sequence[bytes]) -> str:
+    """Return the digest of a file from those of its parts."""
+    only_one = len(digests) == 1
+    return (digests[0] if only_one else hashlib.sha256(b"".join(digests)).digest()).hex()
+
+
 def _digest_of_part(descriptor: int, begin: int) -> bytes:
     digest = hashlib.sha256()
-    end = begin + _PART_BYTES
+    end = begin + PART_BYTES
     while begin < end and (block := os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin)):
         digest.update(block)  # both let other threads run meanwhile
         begin += len(block)

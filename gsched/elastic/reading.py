@@ -140,6 +140,12 @@ def _is_alike(saved: Any, target: Tensor) -> bool:
     )
 
 
+def content_begin(descriptor: int, begin: int, length: int) -> int | None:
+    """Return where in a file a tensor's content begins that torch saved there; None: unknown."""
+    found = _data_begin(_Part(descriptor, begin, length))
+    return None if found is None else begin + found
+
+
 def _data_begin(archive: _Part) -> int | None:
     """Return where in an archive the only storage begins; None: there are several, or none."""
     archive.seek(0)

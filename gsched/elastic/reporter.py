@@ -83,6 +83,11 @@ class Reporter:
         """Return whether gnode waits for a checkpoint."""
         return self._conversation is not None and self._conversation.pending() is not None
 
+    def is_awaited(self) -> bool:
+        """Return whether processes wait already for the checkpoint that gnode waits for."""
+        order = self._conversation.pending() if self._conversation is not None else None
+        return order is not None and order.prepared
+
     def take_up(self) -> CheckpointRequest | None:
         """Return what gnode asks for; from now on it is being done."""
         return self._conversation.take_up() if self._conversation is not None else None

@@ -19,7 +19,7 @@ from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
 from gsched.elastic.gate import is_waiting, proof_ahead, ready
-from gsched.elastic.keeper import CheckpointKeeper
+from gsched.elastic.keeper import COPY_MIN_BYTES, CheckpointKeeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
@@ -187,6 +187,9 @@ def _start(
             job=environment.job,
             attempt=environment.attempt,
             ahead=proof_ahead(),
+            copy_min_bytes=(
+                COPY_MIN_BYTES if environment.copy_min_bytes is None else environment.copy_min_bytes
+            ),
         )
         restored = keeper.restore()
         if restored is not None:

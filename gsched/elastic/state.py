@@ -33,6 +33,8 @@ from gsched.elastic.ranks import Ranks
 from gsched.elastic.stateful import Stateful
 from gsched.elastic.tensors import (
     METADATA_NAME,
+    can_copy_early,
+    copy_tensors,
     first_failure,
     load_tensors,
     save_tensors,
@@ -43,6 +45,8 @@ from gsched.failpoint import failpoint
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+    from gsched.elastic.early import EarlyCopy
 
 State = dict[str, Any]
 Fault = str | None  # in words; None: there is none
@@ -97,10 +101,58 @@ class TrainingState:
         """
         return self._is_plain or not self._watch.any_unused()
 
-    def save(self, directory: str, ranks: Ranks, *, flush_later: bool = False) -> Written:
+    def size_to_copy(self) -> int:
+        """Return the size of what could be copied while the training goes on, bytes."""
+        if not self._is_plain or not can_copy_early():
+            return 0
+        states = (parts for each in self.optimizers for parts in each.state.values())
+        held = (value for parts in states if isinstance(parts, dict) for value in parts.values())
+        sizes = (getattr(value, "nbytes", 0) for value in (*self.model.parameters(), *held))
+        return sum(size for size in sizes if isinstance(size, int))
+
+    def copy_early(self, directory: str, ranks: Ranks, *, only_constant: bool) -> EarlyCopy:
+        """Begin to write a copy into ``directory`` that `save` brings up to date.
+
+        Called by all ranks together. All of them raise if one of them cannot.
+
+        Args:
+            directory: an empty one.
+            ranks: that save it.
+            only_constant: copy only parameters that are not trained.
+
+        Raises:
+            SaveError: it cannot be begun.
+        """
+        tensors: State = {}
+        constant: set[str] = set()
+        fault: Fault = None
+        try:
+            names = plain.PlainNames(self.model)
+            tensors, _, _ = self._plain_tensors(names)
+            known = names.parameters(self.model)
+            constant = {f"model.{name}" for each, name in known.items() if not each.requires_grad}
+        except Exception as error:  # noqa: BLE001 - told, and the training goes on
+            fault = words(error)
+        raise_first(ranks.gather(fault))
+        return copy_tensors(tensors, directory, ranks, constant, only_constant=only_constant)
+
+    def save(
+        self,
+        directory: str,
+        ranks: Ranks,
+        *,
+        flush_later: bool = False,
+        copy: EarlyCopy | None = None,
+    ) -> Written:
         """Write the state into ``directory``, flushed, or with a flush under way.
 
         Called by all ranks together. All of them raise if one of them cannot.
+
+        Args:
+            directory: an empty one, but for the copy.
+            ranks: that save it.
+            flush_later: do not wait for the flush.
+            copy: what was written there early, and was ended.
 
         Raises:
             SaveError: the disk is full, or an object cannot be saved; the words say which.
@@ -108,7 +160,7 @@ class TrainingState:
         tensors, entries, own, digests, fault = self._collect()
         raise_first(ranks.gather(fault))
         failpoint("training.save.before_data")
-        save_tensors(tensors, directory, ranks)
+        known = save_tensors(tensors, directory, ranks, copy)
         rank_0s = ranks.share(digests)
         files: list[File] = []
         flush = None
@@ -116,7 +168,7 @@ class TrainingState:
             own["differences"] = differences(entries, digests, rank_0s)
             save_pickles(directory, ranks.rank, entries, own)
             names = _own_files(directory, ranks.rank)
-            files, flush = describe_and_flush(directory, names, later=flush_later)
+            files, flush = describe_and_flush(directory, names, later=flush_later, known=known)
         except Exception as error:  # noqa: BLE001 - an object's pickle may raise anything; it is told
             fault = words(error)
         outcomes = ranks.gather((files, fault))
@@ -248,26 +300,26 @@ class TrainingState:
             return {}, {}, {}, {}, words(error)
 
     def _collect_plain(self, names: plain.PlainNames) -> tuple[State, Entries]:
+        tensors, extra, rests = self._plain_tensors(names)
+        entries: Entries = {
+            "gradients": self._watch.collect(names.parameters(self.model)),
+            "in_buckets": self._watch.in_buckets(),
+            "extra": extra,
+        }
+        entries.update({f"optimizer {number}": rest for number, rest in enumerate(rests)})
+        return tensors, entries
+
+    def _plain_tensors(self, names: plain.PlainNames) -> tuple[State, State, list[State]]:
+        """Return weights and optimiser state, what else the model has, and each optimiser."""
         import torch
 
         known = names.parameters(self.model)
         weights = plain.weights(self.model, names)
-        tensors: State = {
-            "model": {name: at for name, at in weights.items() if isinstance(at, torch.Tensor)},
-            "optimizers": {},
-        }
-        entries: Entries = {
-            "gradients": self._watch.collect(known),
-            "in_buckets": self._watch.in_buckets(),
-        }
-        entries["extra"] = {
-            name: value for name, value in weights.items() if name not in tensors["model"]
-        }
-        for number, optimizer in enumerate(self.optimizers):
-            parts, rest = plain.optimizer_state(optimizer, known)
-            tensors["optimizers"][str(number)] = parts
-            entries[f"optimizer {number}"] = rest
-        return tensors, entries
+        model = {name: at for name, at in weights.items() if isinstance(at, torch.Tensor)}
+        extra = {name: value for name, value in weights.items() if name not in model}
+        pairs = [plain.optimizer_state(optimizer, known) for optimizer in self.optimizers]
+        optimizers = {str(number): parts for number, (parts, _) in enumerate(pairs)}
+        return {"model": model, "optimizers": optimizers}, extra, [rest for _, rest in pairs]
 
     def _unknown_parameters(self) -> Fault:
         own = set(self.model.parameters())
@@ -347,7 +399,7 @@ def _own_files(directory: str, rank: int) -> list[str]:
 
 
 def describe_and_flush(
-    directory: str, names: Sequence[str], *, later: bool
+    directory: str, names: Sequence[str], *, later: bool, known: Mapping[str, File] | None = None
 ) -> tuple[list[File], Flush]:
     """Return sizes and digests of files, and their flush: disk and processor work at once.
 
@@ -355,9 +407,10 @@ def describe_and_flush(
         directory: where they are.
         names: of the files.
         later: do not wait for the flush.
+        known: files whose digests are known.
     """
     flush = Flush([os.path.join(directory, name) for name in names])
-    files = [describe_file(directory, name) for name in names]
+    files = [(known or {}).get(name) or describe_file(directory, name) for name in names]
     if not later:
         flush.wait()
     return files, flush

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.errors import SaveError
-from gsched.elastic.manifest import thread_count
+from gsched.elastic.manifest import TENSORS_SUFFIX, File, thread_count
 from gsched.elastic.ranks import Ranks
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint import SavePlan, SavePlanner
+    from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.planner import WriteItem
 
+    from gsched.elastic.early import EarlyCopy
+
 METADATA_NAME = ".metadata"
-TENSORS_SUFFIX = ".distcp"
 _PART_MIN = 4 << 20  # numbers in a file of its own; less is not worth a thread
 _OF_ARCHIVE = "inline_container"  # stands in what torch says of an archive's writing
 
@@ -31,20 +33,114 @@ def has_tensors(name: str) -> bool:
     return name.endswith(TENSORS_SUFFIX)
 
 
-def save_tensors(state: State, directory: str, ranks: Ranks) -> None:
+def save_tensors(
+    state: State, directory: str, ranks: Ranks, copy: EarlyCopy | None = None
+) -> dict[str, File]:
     """Write tensors; called by all ranks together.
+
+    Args:
+        state: what is saved.
+        directory: the checkpoint's.
+        ranks: that save it.
+        copy: what was written there early, and was ended; its files are let go.
+
+    Returns:
+        This rank's files whose digests are known, by name.
 
     Raises:
         SaveError: one of them could not.
     """
     from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.api import CheckpointException
 
     # Flushed later, while the digests are computed.
     writer = checkpoint.FileSystemWriter(directory, sync_files=False)
-    # Devices and their streams are of one thread: what is on a GPU is written by this one.
-    count = thread_count() if _is_on_cpu(state) else 1
-    writer.write_data = _in_parts(writer.write_data, count)
+    write = _in_parts(writer.write_data, _thread_count(state))
+    known: dict[str, File] = {}
+
+    def write_data(plan: SavePlan, planner: SavePlanner) -> Any:
+        if copy is not None:
+            updated = copy.update(plan, planner)
+            if updated is not None:
+                known.update(updated[1])
+                return _done(updated[0])
+            copy.remove()
+        return write(plan, planner)
+
+    writer.write_data = write_data
+    try:
+        _save(state, writer, ranks)
+    finally:
+        if copy is not None:
+            copy.close()
+    return known
+
+
+def can_copy_early() -> bool:
+    """Return whether this torch can write files with room for tensors."""
+    from torch import serialization
+
+    return hasattr(serialization, "skip_data")
+
+
+def copy_tensors(
+    state: State,
+    directory: str,
+    ranks: Ranks,
+    constant: Collection[str],
+    *,
+    only_constant: bool,
+) -> EarlyCopy:
+    """Begin to write tensors while they change; called by all ranks together.
+
+    Args:
+        state: what is to be saved later.
+        directory: the checkpoint's.
+        ranks: that save it.
+        constant: names of tensors that are not trained.
+        only_constant: write no others.
+
+    Raises:
+        SaveError: one of them could not.
+    """
+    from torch.distributed import checkpoint
+
+    from gsched.elastic.early import EarlyCopy
+
+    writer = checkpoint.FileSystemWriter(directory, sync_files=False)
+    write, count = writer.write_data, _thread_count(state)
+    begun: list[EarlyCopy] = []
+
+    def begin(plan: SavePlan, planner: SavePlanner) -> Any:
+        begun.append(
+            EarlyCopy(
+                directory,
+                plan,
+                planner,
+                write=write,
+                divide=partial(_parts, count=count),
+                constant=constant,
+                only_constant=only_constant,
+            )
+        )
+        return _done([])
+
+    writer.write_data = begin
+    writer.finish = _nothing
+    try:
+        _save(state, writer, ranks)
+    except SaveError:
+        for copy in begun:
+            copy.end()
+            copy.close()
+        raise
+    (copy,) = begun
+    return copy
+
+
+def _save(state: State, writer: FileSystemWriter, ranks: Ranks) -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
+
     try:
         with _quiet(), _without_checksums():
             checkpoint.save(
@@ -57,6 +153,24 @@ def save_tensors(state: State, directory: str, ranks: Ranks) -> None:
         raise SaveError(first_failure(error)) from error
     except (OSError, RuntimeError) as error:  # where there is one rank
         raise SaveError(words(error)) from error
+
+
+def _thread_count(state: State) -> int:
+    # Devices and their streams are of one thread: what is on a GPU is written by this one.
+    return thread_count() if _is_on_cpu(state) else 1
+
+
+def _done(results: list[Any]) -> Any:
+    """Return results as a writer of torch's does."""
+    import torch
+
+    future: Any = torch.futures.Future()
+    future.set_result(results)
+    return future
+
+
+def _nothing(*_arguments: object, **_named: object) -> None:
+    """Write down nothing of tensors whose content is not there yet."""
 
 
 def load_tensors(template: State, directory: str, ranks: Ranks) -> None:
@@ -118,8 +232,6 @@ def _in_parts(write: Callable[..., Any], count: int) -> Callable[..., Any]:
     """
 
     def write_parts(plan: SavePlan, planner: SavePlanner) -> Any:
-        import torch
-
         parts = _parts(plan, count)
         with ThreadPoolExecutor(len(parts)) as pool:
             writes = [pool.submit(write, part, planner) for part in parts]
@@ -129,9 +241,7 @@ def _in_parts(write: Callable[..., Any], count: int) -> Callable[..., Any]:
             if error is not None and root_error(error) is not error:
                 raise root_error(error) from error
             results += each.result().wait()
-        future: Any = torch.futures.Future()
-        future.set_result(results)
-        return future
+        return _done(results)
 
     return write_parts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gsched.elastic.agreement import Agreement, checkpoint_interval_s
+from gsched.elastic.agreement import Agreement, CheckpointWish, checkpoint_interval_s
 from gsched.elastic.conversation import Body, CheckpointRequest
 from gsched.elastic.errors import SaveError, StepError
 from gsched.elastic.keeper import CheckpointKeeper, Restored
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 WAIT_TIMEOUT_S = 900.0
 #: Steps that a checkpoint waits for gradients to be used that cannot be saved.
 PUT_OFF_MAX = 64
+#: A move waits no longer for a copy that is written while the training goes on ...
+COPY_TIMEOUT_S = 30.0
+#: ... and for none where steps are longer: ranks agree on it between steps, three times.
+COPY_STEP_MAX_S = 10.0
 _WORD_PERIOD_S = 1.0  # how often rank 0 tells the others that it still waits
 
 
@@ -84,6 +88,7 @@ class Training:
         self._cost_s: float | None = None
         self._saved_s = time.perf_counter()
         self._is_signalled = False
+        self._copy_until_s = 0.0
         self._is_due = False  # a checkpoint, as soon as the script asks for the next batch
         self._put_off = 0
 
@@ -205,10 +210,10 @@ class Training:
                 self._keeper.first_step_done(self._restored)
         if self._reporter.is_due(now_s):
             self._tell_progress()
-        if self._agreement is not None and self._agreement.at(
-            self._position.step, self._wants_checkpoint, self._timer.step_s
-        ):
-            self._is_due = True
+        if self._agreement is not None:
+            wish = self._agreement.at(self._position.step, self._wish, self._timer.step_s)
+            if wish is not None:
+                self._heed(wish)
 
     def checkpoint(self) -> None:
         """Let a checkpoint be saved when the script asks for its next batch.
@@ -333,10 +338,50 @@ class Training:
 
     # --- checkpoints ---
 
-    def _wants_checkpoint(self) -> bool:
-        return self._is_signalled or (
-            self.rank == 0 and (self._reporter.has_request() or self._is_periodic_due())
+    def _wish(self) -> CheckpointWish:
+        """Return what this rank wants to be done at one of the next steps."""
+        assert self._keeper is not None
+        if self._is_signalled:
+            return CheckpointWish.CHECKPOINT
+        if self.rank == 0 and self._reporter.has_request():
+            return self._wish_of_request()
+        if self._keeper.is_copying():
+            return CheckpointWish.COPYING
+        return (
+            CheckpointWish.CHECKPOINT
+            if self.rank == 0 and self._is_periodic_due()
+            else CheckpointWish.NOTHING
         )
+
+    def _wish_of_request(self) -> CheckpointWish:
+        """Return whether the checkpoint that was requested is to be copied early."""
+        assert self._keeper is not None
+        now_s = time.perf_counter()
+        if not self._keeper.has_tried_copy:
+            if (
+                not self._reporter.is_awaited()
+                or self._timer.step_s > COPY_STEP_MAX_S
+                or not self._keeper.wants_copy()
+            ):
+                return CheckpointWish.CHECKPOINT
+            self._copy_until_s = now_s + COPY_TIMEOUT_S
+        if now_s > self._copy_until_s:
+            return CheckpointWish.CHECKPOINT
+        return CheckpointWish.COPYING if self._keeper.is_copying() else CheckpointWish.MOVE
+
+    def _heed(self, wish: CheckpointWish) -> None:
+        """Do what all ranks have agreed on."""
+        assert self._keeper is not None
+        if wish is CheckpointWish.CHECKPOINT:
+            self._is_due = True
+        elif wish is CheckpointWish.MOVE:
+            if self._keeper.has_tried_copy:
+                self._is_due = True
+            else:
+                self._keeper.copy_early()
+                self._timer.begin()
+        elif wish is CheckpointWish.NOTHING and self._keeper.has_tried_copy:
+            self._keeper.drop_copy()  # the move was abandoned
 
     def _is_periodic_due(self) -> bool:
         interval_s = self._settings.interval_s

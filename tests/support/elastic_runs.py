@@ -196,14 +196,18 @@ class Run:
         """Let rank 0 go on after it held; or as soon as it has heard that a checkpoint is due."""
         release(self.directory, step, when_asked=when_asked)
 
-    def save_and_stop(self, listener: Listener, request: int, hold_at: int) -> Row:
-        """Ask for a checkpoint after a step, as for a move; end the attempt; return the answer."""
-        self.wait_until_held(hold_at)
+    def wait_for_hello(self, listener: Listener) -> None:
+        """Return when the current attempt has connected."""
         wait_until(
             lambda: any(hello["attempt"] == self.attempt for hello in listener.all("hello")),
             TIMEOUT_S,
             what="the connection",
         )
+
+    def save_and_stop(self, listener: Listener, request: int, hold_at: int) -> Row:
+        """Ask for a checkpoint after a step, as for a move; end the attempt; return the answer."""
+        self.wait_until_held(hold_at)
+        self.wait_for_hello(listener)
         listener.say(checkpoint={"request": request, "wait": True})
         self.release(hold_at, when_asked=True)
         wait_until(

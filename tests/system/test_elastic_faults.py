@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-faults"
 SHORT = ("--epochs=3", "--step-s=0.03")  # 72 steps, two seconds at least
 OFTEN = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.2"}
 SAVE_POINTS = [point for point in FAILPOINTS if point.startswith("training.save.")]
+COPY_POINTS = [point for point in FAILPOINTS if point.startswith("training.copy.")]
 FLUSH_POINTS = [point for point in FAILPOINTS if point.startswith("training.flush.")]
 RESTORE_POINTS = [point for point in FAILPOINTS if point.startswith("training.restore.")]
 
@@ -68,7 +69,7 @@ def run(tmp_path: pathlib.Path, forks: ForkServer) -> Run:
 
 def test_i2_killed_at_each_point_of_saving_and_restoring(run: Run, expected: Row) -> None:
     """One training, killed at every point there is; what comes out is what would have anyway."""
-    assert [*SAVE_POINTS, "training.wait", *FLUSH_POINTS, *RESTORE_POINTS] == [
+    assert [*SAVE_POINTS, *COPY_POINTS, "training.wait", *FLUSH_POINTS, *RESTORE_POINTS] == [
         point for point in FAILPOINTS if point.startswith("training.")
     ]
     for point in SAVE_POINTS:
@@ -376,6 +377,94 @@ def test_the_only_checkpoint_is_flushed_before_it_is_published(
 
     assert result["steps"] == 72
     assert run.names() == [second.name]
+
+
+def awaited(
+    run: Run, listener: Listener, *, hold_at: int = 5, world_size: int = 0, **variables: str
+) -> None:
+    """Start an attempt that is requested a checkpoint that processes wait for, after a step."""
+    run.start(
+        world_size,
+        f"--hold-at={hold_at}",
+        GSCHED_ELASTIC_SOCKET=listener.name,
+        GSCHED_COPY_MIN_BYTES="0",
+        **variables,
+    )
+    run.wait_until_held(hold_at)
+    run.wait_for_hello(listener)
+    listener.say(checkpoint={"request": 1, "wait": True, "prepared": True})
+    run.release(hold_at, when_asked=True)
+
+
+def unfinished(run: Run) -> list[str]:
+    return [name for name in run.names() if name.startswith("unfinished-")]
+
+
+def test_i2_killed_while_a_copy_is_written_beside_the_steps(
+    listener: Listener, saved: Run, expected: Row
+) -> None:
+    """What it has written is no checkpoint, and goes with the next save."""
+    before = saved.published()
+    for point in COPY_POINTS:
+        awaited(saved, listener, hold_at=60, GSCHED_FAIL=f"{point}:kill")
+        assert saved.wait() == -signal.SIGKILL, saved.output()
+        assert saved.published() == before
+        assert len(unfinished(saved)) == 1
+        (saved.directory / "held-60").unlink()
+        (saved.directory / "go-60").unlink()
+    saved.start(0)
+    result = saved.finish()
+
+    assert f"step-{result['restored_step']:09d}" in before[-1].name
+    assert result["weights"] == expected["weights"]
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_checkpoint_holds_what_was_trained_beside_its_copy(
+    listener: Listener, run: Run, expected: Row, ranks: int
+) -> None:
+    """The training does steps meanwhile, and its next attempt those that come after it."""
+    awaited(run, listener, world_size=ranks)
+    saved = listener.wait_for("checkpointed")
+    run.stop()
+    run.start(ranks)
+    result = run.finish()
+
+    assert saved["step"] > 6  # two agreements at least, each between steps
+    assert result["restored_step"] == saved["step"]
+    assert result["steps"] == 72
+    assert ranks or result["weights"] == expected["weights"]
+
+
+def test_a_copy_for_a_move_that_is_abandoned_is_removed(listener: Listener, run: Run) -> None:
+    awaited(run, listener, world_size=2, GSCHED_FAIL="training.copy.complete:sleep=1")
+    wait_until(lambda: run.checkpoints.exists() and unfinished(run), TIMEOUT_S, what="the copy")
+    listener.say(go_on={"request": 1})
+    wait_until(lambda: not unfinished(run), TIMEOUT_S, what="its removal")
+    result = run.finish()
+
+    assert result["steps"] == 72
+    assert run.names() == []
+    assert not listener.all("checkpointed")
+
+
+def test_a_signal_while_a_copy_is_written_saves_without_it(
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer, expected: Row
+) -> None:
+    run = Run(tmp_path / "run", *SHORT, f"--signal={int(signal.SIGUSR1)}", forks=forks)
+    awaited(run, listener, GSCHED_FAIL="training.copy.before_content:sleep=3")
+    wait_until(lambda: run.checkpoints.exists() and unfinished(run), TIMEOUT_S, what="the copy")
+    (copy,) = unfinished(run)
+    assert run._process is not None
+    run._process.send_signal(signal.SIGUSR1)
+    saved = listener.wait_for("checkpointed")
+    assert copy not in run.names()
+    run.stop()
+    run.start(0)
+    result = run.finish()
+
+    assert result["restored_step"] == saved["step"]
+    assert result["weights"] == expected["weights"]
 
 
 def test_a_training_that_hears_nothing_goes_on_at_last(

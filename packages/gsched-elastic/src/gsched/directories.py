@@ -1,0 +1,1 @@
+../../../../gsched/directories.py
