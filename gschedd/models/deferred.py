@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from typing import cast
 
-from gschedd.plan.load import Prediction
+from gschedd.plan.load import PredictedTime, Prediction
 
 
 class _Deferred:
     """Stands for a prediction: it is made, once, when a field of it is first read."""
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_made", "_make", "_run_time")
 
-    def __init__(self, make: Callable[[], Prediction]) -> None:
+    def __init__(
+        self, make: Callable[[], Prediction], run_time: Callable[[], PredictedTime]
+    ) -> None:
         self._make: Callable[[], Prediction] | None = make
         self._made: Prediction | None = None
+        self._run_time = run_time
 
     def made(self) -> Prediction:
         """Return the prediction itself; what it stood on is not needed any more."""
@@ -22,6 +25,11 @@ class _Deferred:
         assert self._made is not None, "it is made by now"
         return self._made
 
+    @property
+    def run_time(self) -> PredictedTime:
+        """Return what it says of the run time: plans go by that alone."""
+        return self._run_time()
+
     def __getattr__(self, name: str) -> object:
         return getattr(self.made(), name)
 
@@ -29,9 +37,9 @@ class _Deferred:
         return _itself, (self.made(),)
 
 
-def when_read(make: Callable[[], Prediction]) -> Prediction:
+def when_read(make: Callable[[], Prediction], run_time: Callable[[], PredictedTime]) -> Prediction:
     """Return what reads like the prediction that ``make`` returns."""
-    return cast("Prediction", _Deferred(make))
+    return cast("Prediction", _Deferred(make, run_time))
 
 
 def _itself(prediction: Prediction) -> Prediction:

@@ -140,6 +140,7 @@ class Family:
 
     __slots__ = (
         "_apart",
+        "_best",
         "_cut",
         "_errors",
         "_ever",
@@ -149,6 +150,7 @@ class Family:
         "_moments",
         "_scored",
         "_seen",
+        "_shown",
         "_times_s",
         "_wider",
         "bound",
@@ -176,6 +178,9 @@ class Family:
         self._wider = wider
         self.kept: list[Sample] = []
         self._apart = 1  # runs from one of the kept ones to the next
+        self._best: dict[tuple[int, int], int] = {}  # ways to believe, until the next run
+        #: Samples and medians as views have them, until the next run.
+        self._shown: tuple[tuple[Sample, ...], tuple[float | None, ...]] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -187,7 +192,10 @@ class Family:
 
     def best_way(self, q: int, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
-        return _best_way(self._errors[q], wider)
+        best = self._best.get((q, wider))
+        if best is None:
+            best = self._best[q, wider] = _best_way(self._errors[q], wider)
+        return best
 
     def still(self, speeds_of: SpeedsOf) -> StillFamily:
         """Return what the family knows now."""
@@ -212,11 +220,15 @@ class Family:
             speeds: else the speeds, as they are now.
             kept: with the runs that stand for all.
         """
-        pairs = zip(self._live, self._ever, strict=True)
+        if self._shown is None:
+            pairs = zip(self._live, self._ever, strict=True)
+            medians = tuple([ever.value() if live else None for live, ever in pairs])
+            self._shown = tuple(self.samples), medians
+        samples, ever = self._shown
         return View(
-            samples=tuple(self.samples),
+            samples=samples,
             bound=self.bound,
-            ever=tuple([ever.value() if live else None for live, ever in pairs]),
+            ever=ever,
             uses_request=self.uses_request,
             all_whole=not self._cut,
             kept=tuple(self.kept) if kept else (),
@@ -241,6 +253,8 @@ class Family:
             Nothing is scored for a run before which none had ended, nor for one cut short by a
             failure: nobody wants to predict that.
         """
+        self._best.clear()
+        self._shown = None
         gain = gains(self.bound, target)
         moment = self._moment(sample.started_s)
         lesson = NOTHING if moment is None else self._score(sample, target, gain, moment, wider)

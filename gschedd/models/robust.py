@@ -34,8 +34,18 @@ from gschedd.models.measures import (
     use_of,
 )
 from gschedd.models.records import Record
-from gschedd.models.view import OWN_WAYS, PredictionTarget, View
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, PastRuns, Prediction, Predictor, Use
+from gschedd.models.view import OWN_WAYS, PredictionTarget, SpeedsOf, View
+from gschedd.plan.load import (
+    Basis,
+    Kind,
+    NodeLoad,
+    NodeRates,
+    PastRuns,
+    PredictedTime,
+    Prediction,
+    Predictor,
+    Use,
+)
 
 #: Families a job belongs to, the nearest first.
 LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL)
@@ -156,19 +166,25 @@ class _Predictor:
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
         """Return what a job of a kind will cost on a node."""
         known = self._known_of(kind)
-        if not known.ways:
+        if known.nearest is None:
             return _requested_use(kind, node)
-        if not known.margins:
-            known.margins = _margins(self._misses_of(known))
         return known.on(self._speed(known, node), node.rates)
 
-    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
-        """Return the same, which is worked out when it is first read."""
+    def run_time(self, kind: Kind, node: NodeLoad) -> PredictedTime:
+        """Return how long a job of a kind will run on a node: a part of what `predict` returns."""
         known = self._known_of(kind)
-        if not known.ways:
+        if known.nearest is None:
+            return PredictedTime(basis=Basis.REQUESTED)
+        return known.run_time(self._speed(known, node))
+
+    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
+        """Return what `predict` returns, which is worked out when it is first read."""
+        known = self._known_of(kind)
+        if known.nearest is None:
             return _requested_use(kind, node)
-        known.keep(self._misses_of(known))
-        return when_read(partial(known.on, self._speed(known, node), node.rates))
+        known.keep()
+        speed = self._speed(known, node)
+        return when_read(partial(known.on, speed, node.rates), partial(known.run_time, speed))
 
     def _speed(self, known: "_Estimate", node: NodeLoad) -> float:
         """Return the logarithm of the speed of what a job is bound to on a node."""
@@ -194,10 +210,9 @@ class _Predictor:
             return ()
         if known.own is None:
             known.own = known.nearest.view(self._nodes.speeds, kept=True)
-        target = PredictionTarget(
-            speed=self._speed(known, node), requested=known.requested, on_gpu=known.on_gpu
+        return known.own.runs(
+            known.target(self._speed(known, node)), known.nearest.best_way(WALL, 0)
         )
-        return known.own.runs(target, known.nearest.best_way(WALL, 0))
 
     def _known_of(self, kind: Kind) -> "_Estimate":
         predicted = self._estimates.get(kind)
@@ -213,26 +228,16 @@ class _Predictor:
         if not known:
             return _Estimate(requested=requested, on_gpu=on_gpu)
         basis, nearest = known[0]
-        believed: list[tuple[Family | StillFamily, int]] = []
-        for q in PLACES:
-            best = nearest.best_way(q, len(known) - 1)
-            family = known[max(best - OWN_WAYS + 1, 0)][1]
-            believed.append((family, best if family is nearest else family.best_way(q, 0)))
-        views = {family: family.view(self._nodes.speeds) for family in dict(believed)}
+        misses = nearest.misses
         return _Estimate(
             requested=requested,
             on_gpu=on_gpu,
             basis=basis,
-            nearest=nearest,
+            families=tuple([family for _, family in known]),
             records=len(nearest),
-            ways=tuple([(views[family], way) for family, way in believed]),
+            missed=self._misses[basis] if len(misses) < ENOUGH_MISSES else misses,
+            speeds_of=self._nodes.speeds,
         )
-
-    def _misses_of(self, known: "_Estimate") -> Sequence[Logs]:
-        """Return the misses that tell how far high values of a kind lie above the expected."""
-        assert known.nearest is not None, "something is known of it"
-        misses = known.nearest.misses
-        return self._misses[known.basis] if len(misses) < ENOUGH_MISSES else misses
 
     def _spread(self, basis: Basis, family: Family | StillFamily) -> float | None:
         """Return by how much run times of a family are missed."""
@@ -324,36 +329,56 @@ class _Estimate(Struct, kw_only=True):
     """What is known of a kind until the next run is learned; most of it when it is asked for.
 
     Attributes:
-        nearest: the nearest family, where ``basis`` says which one that is; None: nothing is known.
-        ways: which view to believe of each quantity, and by which way; empty if nothing is known.
+        families: that are known, the nearest first, where ``basis`` says which one that is.
         records: how many runs that one has.
+        missed: by how much runs were missed, which tells how far high values lie above the
+            expected ones.
+        speeds_of: gives speeds of nodes.
+        kept: all that predictions stand on is here, and learning changes nothing of it.
+        ways: which view to believe of a quantity, and by which way, as far as it was asked for.
+        views: of the families that are believed.
         margins: by how much high values lie above the expected ones, logarithms.
-        missed: what they are worked out from, if it was kept.
         spread: by how much run times are missed, a standard deviation; None: unknown.
         has_spread: that was asked for.
         own: what the nearest family is, with the runs that stand for all.
         predictions: what was predicted already, by the logarithm of a node's speed, and its rates.
+        run_times: the same of run times alone.
     """
 
     requested: tuple[float | None, ...]
     on_gpu: bool
     basis: Basis = Basis.REQUESTED
-    nearest: Family | StillFamily | None = None
+    families: tuple[Family | StillFamily, ...] = ()
     records: int = 0
-    ways: tuple[tuple[View, int], ...] = ()
-    margins: Logs = ()
     missed: Sequence[Logs] = ()
+    speeds_of: SpeedsOf | None = None
+    kept: bool = False
+    ways: list[tuple[View, int] | None] = field(default_factory=lambda: [None] * len(PLACES))
+    views: dict[Family | StillFamily, View] = field(default_factory=dict)
+    margins: dict[int, float] = field(default_factory=dict)
     spread: float | None = None
     has_spread: bool = False
     own: View | None = None
     predictions: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
+    run_times: dict[float, PredictedTime] = field(default_factory=dict)
 
-    def keep(self, misses: Sequence[Logs]) -> None:
+    @property
+    def nearest(self) -> Family | StillFamily | None:
+        """Return the nearest family; None: nothing is known."""
+        return self.families[0] if self.families else None
+
+    def keep(self) -> None:
         """Keep all that predictions stand on, so that `on` says the same when more is learned."""
-        if not self.missed:
-            self.missed = tuple(misses)
-            for view, _ in self.ways:
-                view.settle()
+        if self.kept:
+            return
+        self.kept = True
+        self.missed = tuple(self.missed)
+        for q in PLACES:
+            self._way(q)[0].settle()
+
+    def target(self, speed: float) -> PredictionTarget:
+        """Return what is asked for on a node, by the logarithm of its speed."""
+        return PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
 
     def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
@@ -362,13 +387,46 @@ class _Estimate(Struct, kw_only=True):
             found = self.predictions[speed, rates] = self._on(speed, rates)
         return found
 
+    def run_time(self, speed: float) -> PredictedTime:
+        """Return how long a job of the kind will run on a node."""
+        found = self.run_times.get(speed)
+        if found is None:
+            high_s = math.exp(self._expect(WALL, self.target(speed)) + self._margin(WALL))
+            found = self.run_times[speed] = PredictedTime(
+                basis=self.basis, wall_high_s=high_s, records=self.records
+            )
+        return found
+
+    def _expect(self, q: int, target: PredictionTarget) -> float:
+        view, way = self._way(q)
+        return view.expect(q, target, way)
+
+    def _way(self, q: int) -> tuple[View, int]:
+        """Return which view to believe of a quantity, and by which way."""
+        found = self.ways[q]
+        if found is None:
+            families = self.families
+            best = families[0].best_way(q, len(families) - 1)
+            family = families[max(best - OWN_WAYS + 1, 0)]
+            way = best if family is families[0] else family.best_way(q, 0)
+            view = self.views.get(family)
+            if view is None:
+                assert self.speeds_of is not None, "something is known"
+                view = self.views[family] = family.view(self.speeds_of)
+            found = self.ways[q] = (view, way)
+        return found
+
+    def _margin(self, q: int) -> float:
+        """Return by how much the high value of a quantity lies above the expected one."""
+        found = self.margins.get(q)
+        if found is None:
+            found = self.margins[q] = _margin([each[q] for each in self.missed])
+        return found
+
     def _on(self, speed: float, rates: NodeRates) -> Prediction:
-        if not self.margins:
-            self.margins = _margins(self.missed)
-        target = PredictionTarget(speed=speed, requested=self.requested, on_gpu=self.on_gpu)
-        pairs = zip(PLACES, self.ways, strict=True)
-        expected = tuple([view.expect(q, target, way) for q, (view, way) in pairs])
-        high = tuple(map(add, expected, self.margins))
+        target = self.target(speed)
+        expected = tuple([self._expect(q, target) for q in PLACES])
+        high = tuple(map(add, expected, map(self._margin, PLACES)))
         return Prediction(
             use=use_of(expected, rates),
             high=use_of(high, rates),
@@ -402,12 +460,12 @@ class RobustSnapshot(_Predictor):
         return self.families[basis].get(key)
 
 
-def _margins(misses: Sequence[Logs]) -> Logs:
-    """Return by how much high values lie above the expected ones, logarithms."""
+def _margin(misses: list[float]) -> float:
+    """Return by how much a high value lies above the expected one, a logarithm."""
     if len(misses) < ENOUGH_MISSES:
-        return (UNKNOWN_SPREAD,) * len(PLACES)
+        return UNKNOWN_SPREAD
     place = min(math.ceil((len(misses) + 1) * HIGH_QUANTILE), len(misses)) - 1
-    return tuple([max(sorted(each)[place], 0.0) for each in zip(*misses, strict=True)])
+    return max(sorted(misses)[place], 0.0)
 
 
 def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:

@@ -132,6 +132,14 @@ class Prediction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     records: int = 0
 
 
+class PredictedTime(Struct, frozen=True, kw_only=True):
+    """What a `Prediction` says of the run time alone."""
+
+    basis: Basis
+    wall_high_s: float | None = None
+    records: int = 0
+
+
 #: Run times of past runs, seconds, the oldest first, and what each counts: at most 1.
 PastRuns = tuple[tuple[float, float], ...]
 

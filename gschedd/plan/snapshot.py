@@ -96,7 +96,7 @@ class RunningJobs(tuple[RunningJob, ...]):
         return _running_jobs, (_encode(tuple(self)),)
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=dict).encode  # uses may be any mapping
 _decode = msgspec.msgpack.Decoder(tuple[RunningJob, ...]).decode
 
 

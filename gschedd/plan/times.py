@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from gsched.model.resources import Allocation
-from gschedd.plan.load import Basis, Kind, PastRuns, Prediction
+from gschedd.plan.load import Basis, Kind, PastRuns, PredictedTime, Prediction
 from gschedd.plan.snapshot import JobClass, Snapshot
 
 #: Runs of the very kind that a predicted run time must stand on, to count instead of the walltime.
 ENOUGH_RUNS: Final = 5
 
 
-def predicted_s(predictions: Iterable[Prediction | None]) -> float | None:
+def predicted_s(predictions: Iterable[Prediction | PredictedTime | None]) -> float | None:
     """Return a run time that is seldom exceeded, if enough runs of the kind are known.
 
     Args:
@@ -69,6 +69,7 @@ class JobPredictions:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._predictions: dict[tuple[Kind, str], Prediction] = {}
+        self._run_times: dict[tuple[Kind, str], Prediction | PredictedTime] = {}
 
     def prediction(self, job: int, node: str) -> Prediction | None:
         """Return what a job will cost on a node, if job and node are known and anything learns."""
@@ -87,6 +88,23 @@ class JobPredictions:
             found = self._predictions[kind, node] = predictor.predict(kind, load, snapshot.now_s)
         return found
 
+    def _run_time(self, job: int, node: str) -> Prediction | PredictedTime | None:
+        """Return the same of the run time alone, where the predictor can tell that for itself."""
+        snapshot = self._snapshot
+        run_time_of = getattr(snapshot.predictor, "run_time", None)
+        if run_time_of is None:
+            return self.prediction(job, node)
+        kind = snapshot.kinds.get(job)
+        if kind is None:
+            return None
+        found = self._run_times.get((kind, node))
+        if found is None:
+            load = snapshot.loads.get(node)
+            if load is None:
+                return None
+            found = self._run_times[kind, node] = run_time_of(kind, load)
+        return found
+
     def spread(self, job: int) -> float | None:
         """Return by how much run times of a job's kind are missed, as far as that is known."""
         kind = self._snapshot.kinds.get(job)
@@ -103,7 +121,7 @@ class JobPredictions:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""
         walltime_s = job_class.walltime_s
         if self._snapshot.predicted_times:
-            expected_s = predicted_s(self.prediction(job, share.node) for share in allocation)
+            expected_s = predicted_s(self._run_time(job, share.node) for share in allocation)
             if expected_s is not None:
                 return expected_s if walltime_s is None else min(expected_s, walltime_s)
         return self._snapshot.default_walltime_s if walltime_s is None else walltime_s

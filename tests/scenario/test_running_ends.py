@@ -1,6 +1,10 @@
 """When running jobs are planned to end: worked out once for a moment, whoever looks how often."""
 
-from gschedd.core.attempts.running import Running
+import pickle
+
+from gschedd.core.attempts.running import PredictedUses, Running
+from gschedd.plan.load import Basis, Prediction, Use
+from gschedd.plan.snapshot import RunningJob, RunningJobs
 from tests.support.world import World, node
 
 
@@ -19,3 +23,16 @@ def test_a_job_beyond_its_walltime_is_planned_once_for_a_moment() -> None:
         assert running.on(name)[0] is each
     later = Running(state, world.settings, late_s + 60)
     assert later.on("n1")[0] is not first["n1"], "another moment, another plan"
+
+
+def test_what_a_job_was_predicted_to_use_is_sent_to_a_planner_beside_the_head() -> None:
+    """It is read from the predictions, and sent as what it says."""
+    use = Use(cpu_cores=1.5)
+    told = PredictedUses({"n1": Prediction(use=use, high=Use(cpu_cores=9.0), basis=Basis.KIND)})
+    job = RunningJob(job=1, allocation=(), started_s=0.0, end_s=None, uses=told)
+
+    (again,) = pickle.loads(pickle.dumps(RunningJobs((job,))))
+
+    assert told == {"n1": use}
+    assert again == job
+    assert "n2" not in again.uses

@@ -11,7 +11,7 @@ from baselines.kit.paper_model import PaperModel
 from gschedd.models.family import MAX_KEPT_RUNS, WELL_KNOWN
 from gschedd.models.robust import LEARN_EVERY_S, RobustModel
 from gschedd.models.view import CUT_SHORT
-from gschedd.plan.load import Basis, Use
+from gschedd.plan.load import Basis, PredictedTime, Use
 from tests.support.runs import GB, kind, node, rates, run
 
 NOW_S = 1e6
@@ -318,3 +318,29 @@ def test_a_deferred_prediction_is_the_one_of_its_moment() -> None:
         fields = structs.asdict(prediction)
         assert {name: getattr(found, name) for name in fields} == fields
         assert pickle.loads(pickle.dumps(found)) == prediction
+
+
+def test_a_run_time_is_that_of_the_whole_prediction() -> None:
+    """Asked for alone, before the prediction and after it, and where it is deferred."""
+    model = taught(*[1000.0] * 20, *[100.0] * 10)
+    kinds = [kind("k"), kind("edited", program="k-program"), kind("other", owner_uid=77)]
+    pairs = [(each, on) for each in kinds for on in (node("n1"), node("n2", rates(core_rate=2.0)))]
+    alone = [model.run_time(*pair) for pair in pairs]
+    whole = [model.predict(*pair, 0.0) for pair in pairs]
+    deferred = [model.deferred(*pair) for pair in pairs]
+
+    assert alone == [
+        PredictedTime(basis=each.basis, wall_high_s=each.wall_high_s, records=each.records)
+        for each in whole
+    ]
+    assert [model.run_time(*pair) for pair in pairs] == alone
+    model.learn(run("k", wall_s=7.0, ended_s=90_000.0))
+    assert model.run_time(*pairs[0]) != alone[0]
+    told = [getattr(each, "run_time", None) for each in deferred]
+    assert [each for each in told if each is not None] == alone
+
+
+def test_a_model_that_knows_nothing_predicts_no_run_time() -> None:
+    """Plans go by the walltime then."""
+    found = RobustModel().run_time(kind("k"), node("n1"))
+    assert found == PredictedTime(basis=Basis.REQUESTED)

@@ -1,7 +1,7 @@
 """Running jobs as policies see them, by their planned ends."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from gsched.model.states import AttemptState, JobState, PartState
@@ -10,8 +10,27 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.transient import Ends
 from gschedd.core.state.walltime import walltime_left_s
+from gschedd.plan.load import Prediction, Use
 from gschedd.plan.snapshot import ByEnd, RunningJob, end_order
 from gschedd.plan.times import planned_end_s, predicted_s
+
+
+class PredictedUses(Mapping[str, Use]):
+    """What a job was predicted to use, by node: few policies read it, so it is not copied."""
+
+    __slots__ = ("_predictions",)
+
+    def __init__(self, predictions: Mapping[str, Prediction]) -> None:
+        self._predictions = predictions
+
+    def __getitem__(self, node: str) -> Use:
+        return self._predictions[node].use
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._predictions)
+
+    def __len__(self) -> int:
+        return len(self._predictions)
 
 
 class Running(ByEnd):
@@ -76,7 +95,11 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     expected_s = None
     if settings.config.balance.predicted_times:
         parts = attempt.parts.values()
-        expected_s = predicted_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
+        expected_s = predicted_s(
+            getattr(p.prediction, "run_time", p.prediction)
+            for p in parts
+            if p.state is not PartState.PASSIVE
+        )
     if expected_s is None and job.spec.walltime_s is None:
         expected_s = settings.config.head.default_walltime_s or None
     left_s = walltime_left_s(job)
@@ -87,11 +110,13 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         leaving=job.state is not JobState.RUNNING,
         reservation=attempt.reservation,
         starting=attempt.state in (AttemptState.ASSIGNED, AttemptState.STARTING),
-        uses={
-            name: part.prediction.use
-            for name, part in attempt.parts.items()
-            if part.prediction is not None
-        },
+        uses=PredictedUses(
+            {
+                name: part.prediction
+                for name, part in attempt.parts.items()
+                if part.prediction is not None
+            }
+        ),
         end_s=planned_end_s(
             started_s=started_s,
             expected_s=expected_s,

@@ -74,8 +74,15 @@ def earliest(
     counts = [] if on_one_node else [_PlaceCount(request, chunk, free) for chunk in request.chunks]
     view = _View(later, windows, waiting.walltime_s, counts)
     chunks = (sum_of(request),) if request.placement is Placement.PACK else request.chunks
+    helps: dict[str, bool] = {}  # nodes that could hold a part of it, as far as looked at
     for end_s, allocation, nodes in _events(running, windows, free):
-        names = [name for name in nodes if name in free and _could_hold(chunks, free[name])]
+        names: list[str] = []
+        for name in nodes:
+            could = helps.get(name)
+            if could is None:
+                could = helps[name] = name in free and _could_hold(chunks, free[name])
+            if could:
+                names.append(name)
         if not names:
             continue
         later.give(allocation)
@@ -114,11 +121,10 @@ def _could_hold(chunks: Sequence[Chunk], space: FreeNode) -> bool:
 
 def _events(
     running: Iterable[RunningJob], windows: Windows, free: Spaces
-) -> Iterable[tuple[float | None, Allocation, tuple[str, ...]]]:
+) -> Iterable[tuple[float | None, Allocation, Sequence[str]]]:
     """Yield when something becomes free, what of it is given back, and on which nodes."""
     ends = (
-        (each.end_s, each.allocation, tuple(share.node for share in each.allocation))
-        for each in running
+        (each.end_s, each.allocation, [share.node for share in each.allocation]) for each in running
     )
     if not windows:
         return ends
