@@ -12,6 +12,8 @@ from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration, format_gpus
 from gsched.protocol.actions import Alteration
 from gsched.protocol.submissions import SubmitJob
+from gschedd.core.requests.adaptive import adaptive_notes
+from gschedd.core.requests.resources import check_possible
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 from gschedd.core.training.best_case import Best, shortest_run
@@ -57,11 +59,11 @@ def aim_of(
 
     Raises:
         InvalidRequestError: it is contradictory, or cannot be met even by an idle cluster.
+        RequestTooLargeError: no registered hardware can satisfy the request.
     """
-    if submitted.places_max:
-        request = with_range(request, submitted.places_max)
+    most = submitted.places_max
     aim = Aim(
-        request=request,
+        request=with_range(request, most) if most else request,
         training=(
             _checked(submitted.training, partial=submitted.adaptive is not None)
             if submitted.training is not None
@@ -73,7 +75,7 @@ def aim_of(
     if submitted.profile:
         check_profile(submitted, settings)
     size = size_of_training(aim.training) if aim.training is not None else None
-    size = size or size_by_walltime(walltime_s, request)
+    size = size or size_by_walltime(walltime_s, aim.request)
     deadline_s, urgency = deadline_of(submitted, size, now_s)
     aim = structs.replace(aim, deadline_s=deadline_s, urgency=urgency)
     check_start(deadline_s, aim.start_after_s, settings)
@@ -82,11 +84,15 @@ def aim_of(
             "there is no deadline for which the job could be too late",
             hint="give one with --deadline or --urgency, or leave --reject-if-late out",
         )
+    notes: tuple[str, ...] = ()
     if size is None:
-        return aim, (_unplanned(submitted),) if deadline_s else ()
-    if not state.nodes or not (aim.training or deadline_s or aim.request.places_max):
-        return aim, ()  # as for most jobs: all nodes are looked at only for those that state an end
-    return aim, _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
+        notes = (_unplanned(submitted),) if deadline_s else ()
+    elif state.nodes and (aim.training or deadline_s or aim.request.places_max):
+        # not for most jobs: it looks at all nodes
+        notes = _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
+    notes = (*notes, *adaptive_notes(submitted, aim.request, state))
+    check_possible(request, state)
+    return aim, notes
 
 
 def _unplanned(submitted: SubmitJob) -> str:

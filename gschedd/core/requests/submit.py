@@ -10,7 +10,6 @@ from gsched.model.resources import Request
 from gsched.model.states import JobState, LaunchKind
 from gsched.protocol.submissions import SubmitJob
 from gschedd.core.requests.access import owner_of
-from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import saving_of
 from gschedd.core.requests.commands import Submit
 from gschedd.core.requests.content import checked_array
@@ -21,7 +20,7 @@ from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.projects import with_membership
 from gschedd.core.requests.reservations import check_use
-from gschedd.core.requests.resources import check_possible, resources_of
+from gschedd.core.requests.resources import resources_of
 from gschedd.core.requests.schedule import schedule_of
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.within_limits import check_submitted
@@ -79,9 +78,7 @@ def prepare(
     )
     warnings = [*resources.warnings, *notes]
     saving = saving_of(submitted, walltime_s, settings)
-    warnings += adaptive_notes(submitted, aim.request, state)
     warnings += saving.warnings
-    check_possible(resources.request, state)
     if not state.nodes:
         warnings.append("no node has registered yet: the job waits for one")
     schedule = schedule_of(submitted, caller, settings)
