@@ -67,7 +67,7 @@ class Cluster:
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.has_monitor = False  # it takes half a second of CPU to start
         self.web_settings: dict[str, object] = {}
-        self.is_native = False  # plain jobs; each node compiles for 0.3 s
+        self.is_native = False  # plain jobs; see `builds.give_native_library`
         self.wrapper = NONE  # what is done before each daemon starts
         self.trains: ForkServer | None = None  # nodes' training jobs find torch in memory
         self.share_runtimes: dict[str, str] = {}

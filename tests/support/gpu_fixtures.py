@@ -1,30 +1,17 @@
 """Fixtures for tests of GPU sharing: the fake driver and the library are built once a run."""
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gnode.compiling import find_compiler
 from gnode.gpushare.build import build
+from tests.support.builds import one_at_a_time
 from tests.support.gpu_device import BUILDS, FAKE_DRIVER, SharedGpu, build_driver
 
 NO_COMPILER = "no C compiler: the library for GPU sharing cannot be built"
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
-
-
-@contextmanager
-def _one_at_a_time(factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the directory of all workers of this run, while no other one is here."""
-    folder = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    with (folder / "gpushare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +19,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the fake driver's library."""
     if find_compiler() is None:
         pytest.skip(NO_COMPILER)
-    with _one_at_a_time(tmp_path_factory) as top:
+    with one_at_a_time(tmp_path_factory) as top:
         driver = top.joinpath(*FAKE_DRIVER)
         if not driver.exists():
             driver.parent.mkdir(exist_ok=True)
@@ -45,7 +32,7 @@ def library_cache(tmp_path_factory: pytest.TempPathFactory, fake_driver: Path) -
     """Return a directory for builds of the library, with the one for the fake driver."""
     compiler = find_compiler()
     assert compiler is not None
-    with _one_at_a_time(tmp_path_factory) as top:
+    with one_at_a_time(tmp_path_factory) as top:
         folder = top / BUILDS
         build(folder, compiler, driver=fake_driver)
     return folder

@@ -3,7 +3,7 @@
 import pytest
 
 from gnode.compiling import find_compiler
-from gnode.daemon import native_build
+from tests.support import builds
 from tests.support.cluster import Cluster, wait_until
 from tests.support.forks import ForkServer
 from tests.support.migration import undisturbed
@@ -22,7 +22,7 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> str:
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("no C compiler: the library that runs plain jobs cannot be built")
-    return str(native_build.build(tmp_path_factory.mktemp("native"), compiler))
+    return builds.native_library(tmp_path_factory, compiler)
 
 
 @pytest.fixture(params=["python", "native"])

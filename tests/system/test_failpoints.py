@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from gnode.compiling import find_compiler
 from gsched.errors import HeadUnreachableError
 from gsched.failpoint import FAILPOINTS
 from gsched.model.states import OutcomeKind
 from gschedd.core.state import facts as f
+from tests.support.builds import give_native_library
 from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, delete, is_killed, wait_for_death, wait_for_end
@@ -166,21 +166,18 @@ def test_node_killed_at(cluster: Cluster, judge: Judge, point: str) -> None:
     work.check()
 
 
-@pytest.mark.parametrize("is_native", [False, True], ids=["python", "native"])
 @pytest.mark.parametrize("point", SUPERVISOR_POINTS)
-def test_supervisor_killed_at(
-    cluster: Cluster, judge: Judge, point: str, *, is_native: bool
-) -> None:
-    if is_native and find_compiler() is None:
-        pytest.skip("no C compiler: there is no native supervisor")
-    cluster.is_native = is_native
+def test_supervisor_killed_at(cluster: Cluster, judge: Judge, point: str, library: str) -> None:
+    cluster.is_native = bool(library)
+    for name in ("n1", "n2") if library else ():
+        give_native_library(library, cluster.node_dir(name))
     latch = cluster.directory / "latch"  # every supervisor passes the point, the first one dies
     cluster.start_head()
     cluster.start_node("n1", wait=False, env={"GSCHED_FAIL": f"{point}:kill-once={latch}"})
     cluster.start_node("n2", wait=False)
     for name in ("n1", "n2"):
         cluster.wait_for_node(name)
-        if is_native:
+        if library:
             wait_until(partial(cluster.runs_natively, name), what="the library")
     work = Work(cluster, judge)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gnode.compiling import find_compiler
 from gsched.cli.local import cluster
 from gsched.cli.local.daemons import launcher_process, read_pid
 from gsched.cli.local.layout import ClusterLayout
@@ -23,6 +24,7 @@ from gsched.client import HeadClient, new_job
 from gsched.config.tables import Config
 from gsched.protocol.job_rows import JobStory
 from tests.support import records
+from tests.support.builds import give_native_library
 from tests.support.cluster import wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.processes import MARKER, kill_all, processes_of
@@ -34,16 +36,20 @@ class Site:
     """A directory, and the commands on it.
 
     The head's configuration is there already, without the monitor, unless it is ``fresh``. Then
-    each daemon has an interpreter of its own, otherwise it is a fork.
+    each daemon has an interpreter of its own, otherwise it is a fork. The ``library`` that runs
+    plain jobs is there, if it is given.
     """
 
-    def __init__(self, directory: Path, *, fresh: bool) -> None:
+    def __init__(self, directory: Path, *, fresh: bool, library: str = "") -> None:
         self.layout = ClusterLayout(directory=directory)
         self._env = {"GSCHED_TEST_NO_FORKS": "1"} if fresh else {}
         if not fresh:
             directory.mkdir()
             cluster.write_head(self.layout, Config(head=cluster.new_head(self.layout)))
             cluster.change(self.layout.config, ("web", "enabled"), value=False)
+        if library:
+            for name in ("n1", "n2"):
+                give_native_library(library, self.layout.node(name).directory)
         self.head = HeadClient(str(self.layout.socket))
         self.jobs = directory.parent / "jobs"
         self.jobs.mkdir()
@@ -112,19 +118,23 @@ def _binds(listener: socket.socket, port: int) -> bool:
     return True
 
 
-#: Nothing is there before; all of it runs, the monitor, too.
+#: All of it runs, the monitor, too; with "bare" nodes also compile the library for plain jobs.
 fresh = pytest.mark.parametrize("site", ["fresh"], indirect=True)
+bare = pytest.mark.parametrize("site", ["bare"], indirect=True)
 
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest, tmp_path: Path, process_marker: str) -> Iterator[Site]:
     """Return a site whose processes are gone at the end, whatever a test did."""
-    site = Site(tmp_path / "c", fresh=getattr(request, "param", "") == "fresh")
+    kind = getattr(request, "param", "")
+    has_library = kind != "bare" and find_compiler() is not None
+    library = request.getfixturevalue("native_library") if has_library else ""
+    site = Site(tmp_path / "c", fresh=bool(kind), library=library)
     yield site
     kill_all(lambda: processes_of(process_marker, tmp_path))
 
 
-@fresh
+@bare
 def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> None:
     """The whole life; the second `down` finds nothing to do."""
     ran = site.up("--nodes", "2", "--cpus", "2", "--gpus", "3", "--memory", "1gb")
