@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gnode.compiling import find_compiler
-from gnode.gpushare.build import LIBRARY
 from gsched.client import new_job
 from gsched.config.nodes import SharingRules
 from gsched.protocol.job_rows import JobRow
@@ -86,21 +85,23 @@ class Stage:
     """The drivers and the devices of a run.
 
     Args:
-        folder: for all files.
+        folder: for all files; a run's own directory in it may be there already.
+        driver: of the devices; None: it is compiled.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, driver: Path | None = None) -> None:
         self.folder = folder
-        (folder / "driver").mkdir()
-        build_driver(folder / "driver")
-        self.driver = folder / "driver" / LIBRARY
+        if driver is None:
+            (folder / "driver").mkdir()
+            driver = build_driver(folder / "driver")
+        self.driver = driver
         self._runs = 0
 
     def run(self, jobs: Sequence[TraceJob], rules: SharingRules, *, shared: bool) -> Live:
         """Run jobs on a cluster of their own; their times are real ones."""
         self._runs += 1
         place = self.folder / f"run{self._runs}"
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         devices = {
             f"n{node}-{gpu}": Device(place / f"n{node}-{gpu}")
             for node in range(1, NODES + 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnode.daemon import native_build
+from gnode.gpushare.interception import FOLDER
 
 
 @contextmanager
@@ -33,3 +34,10 @@ def give_native_library(library: str, state_dir: Path) -> None:
     """Let a node find the library as one that it has compiled at an earlier start."""
     built = Path(library).parent
     shutil.copytree(built, state_dir / native_build.FOLDER / built.name)
+
+
+def give_share_library(cache: Path, state_dir: Path) -> None:
+    """Let a node keep its builds of the library for GPU sharing in a directory that has one."""
+    folder = state_dir / FOLDER
+    folder.mkdir(parents=True)
+    (folder / "lib").symlink_to(cache)

@@ -122,7 +122,7 @@ def install_compiler(world: GnodeWorld, script: str) -> dict[str, str]:
 def test_gnode_registers_and_serves_while_the_library_is_compiled(world: GnodeWorld) -> None:
     """A job that shares a GPU waits for it, and others do not."""
     real = find_compiler()
-    env = install_compiler(world, f'{waits_for(world, "compile")}\nexec {real} "$@"')
+    env = install_compiler(world, f'{waits_for(world, "compile")}\nexec {real} "$@" -O0')
 
     world.start(env=env)
     assert world.head.wait_for(Register)[0].sharing == "interception"

@@ -43,9 +43,9 @@ def compiler() -> str:
 
 
 @pytest.fixture
-def library(library_cache: Path) -> Path:
+def library(library_cache: Path, fake_driver: Path) -> Path:
     """Return the directory of the library."""
-    return build(library_cache, compiler())
+    return build(library_cache, compiler(), driver=fake_driver)
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from gsched.client import new_job
+from tests.support.builds import give_share_library
 from tests.support.cluster import Cluster, wait_until
 from tests.support.gpu_device import JOB, MIB, Device
-from tests.support.gpu_fixtures import fake_driver, needs_compiler
+from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler
 
-__all__ = ["fake_driver"]
+__all__ = ["fake_driver", "library_cache"]
 pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(180)]
 
 LAUNCHES = 8
@@ -26,13 +27,14 @@ cuda.synchronize()
 
 
 def test_jobs_of_both_classes_get_their_limit_and_launch(
-    cluster: Cluster, fake_driver: Path, tmp_path: Path
+    cluster: Cluster, fake_driver: Path, library_cache: Path, tmp_path: Path
 ) -> None:
     """Each sees a device of 64 MiB and not a byte more, and all launches of both arrive."""
     device = Device(tmp_path / "device")
     (tmp_path / "steps").write_text(STEPS)
     cluster.cuda_driver = str(fake_driver)
     cluster.share_runtimes["n1"] = "interception"
+    give_share_library(library_cache, cluster.node_dir("n1"))
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=1)
     script = (
@@ -65,12 +67,13 @@ def test_jobs_of_both_classes_get_their_limit_and_launch(
 
 
 def test_a_job_on_a_shared_gpu_is_charged_with_its_time_on_it(
-    cluster: Cluster, fake_driver: Path, tmp_path: Path
+    cluster: Cluster, fake_driver: Path, library_cache: Path, tmp_path: Path
 ) -> None:
     """There is no NVML that names processes: the token daemon tells how long it held the token."""
     device = Device(tmp_path / "device")
     cluster.cuda_driver = str(fake_driver)
     cluster.share_runtimes["n1"] = "interception"
+    give_share_library(library_cache, cluster.node_dir("n1"))
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=1, sample_s=0.3)
     work = "cuda.launch(400000)\ncuda.synchronize()\n"

@@ -58,7 +58,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of a driver that is newer than gsched."""
     folder = tmp_path_factory.mktemp("newer")
     (folder / "newer.c").write_text(NEWER)
-    return build_driver(folder, flags=(str(folder / "newer.c"),))
+    return build_driver(folder, flags=(*QUICKLY, str(folder / "newer.c")))
 
 
 def preloaded(library: Path, driver: Path) -> dict[str, str]:

@@ -132,12 +132,14 @@ def test_many_processes_of_a_job_are_served_at_once(shared_gpu: Make) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_the_library_has_no_constructors_and_makes_no_streams(library_cache: Path) -> None:
+def test_the_library_has_no_constructors_and_makes_no_streams(
+    fake_driver: Path, library_cache: Path
+) -> None:
     """Constructors run before the driver is ready; streams of its own would change the order of the
     program's, and a call of cuInit would make forks of the program useless."""
     compiler = find_compiler()
     assert compiler is not None
-    library = build(library_cache, compiler) / "libcuda.so.1"
+    library = build(library_cache, compiler, driver=fake_driver) / "libcuda.so.1"
     sections = subprocess.run(
         ["readelf", "-SW", str(library)], check=True, capture_output=True, text=True
     ).stdout

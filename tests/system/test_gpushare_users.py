@@ -13,8 +13,10 @@ import pytest
 from gnode.gpushare import ShareClass, SharedTask
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config.nodes import GpuShareConfig
-from tests.support.gpu_device import Device, build_driver
-from tests.support.gpu_fixtures import needs_compiler
+from tests.support.gpu_device import Device
+from tests.support.gpu_fixtures import fake_driver, needs_compiler
+
+__all__ = ["fake_driver"]
 
 NOBODY = 65534
 CODE = """
@@ -41,10 +43,12 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can run a process as another user")
 @needs_compiler
-def test_a_job_of_another_user_is_limited_and_launches_under_any_umask(open_folder: Path) -> None:
+def test_a_job_of_another_user_is_limited_and_launches_under_any_umask(
+    open_folder: Path, fake_driver: Path
+) -> None:
     drivers = open_folder / "driver"
     drivers.mkdir()
-    driver = build_driver(drivers)
+    driver = Path(shutil.copy(fake_driver, drivers))
     for path in (drivers, driver):
         path.chmod(0o755)
     device = Device(open_folder / "device")
