@@ -1,4 +1,4 @@
-"""Kinds of models that a script may have, each saved and restored on the ranks of one torchrun.
+"""Kinds of models that a script may have, each saved and restored on several ranks.
 
 Rank 0 says ``NAME: ok`` for each, or what went wrong.
 """

@@ -11,9 +11,10 @@ from scripts.reproduce.compaction_main import costs_of
 from scripts.reproduce.compaction_sim import simulate
 from tests.support.cluster import Cluster
 from tests.support.commands import run_command
-from tests.support.torch_python import TORCH_START, torch_python
+from tests.support.forks import training_server
+from tests.support.torch_python import TORCH_START
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.xdist_group("compaction")]
+pytestmark = [pytest.mark.timeout(420), pytest.mark.xdist_group("moves")]
 
 #: The first ones run for longer than the last one can wait, however busy this machine is.
 PARTS: Final = (
@@ -29,8 +30,8 @@ class Desk:
     """Where the user of a cluster sits."""
 
     def __init__(self, cluster: Cluster, policy: str) -> None:
-        torch_python()  # or skip
         self._cluster = cluster
+        cluster.trains = training_server()  # or skip
         cluster.queues = f'\n[training]\npolicy = "{policy}"\nmove_s = 15\n'
         cluster.start_head()
         for name in ("n1", "n2"):

@@ -14,7 +14,7 @@ import pytest
 from tests.support.elastic_runs import ROOT, run_ranks
 from tests.support.forks import ForkServer
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-exact")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
 
 SCRIPT = ROOT / "tests" / "support" / "adaptive_ranks.py"
 CHECKS = (

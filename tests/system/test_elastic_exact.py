@@ -14,7 +14,7 @@ from tests.support.elastic_listener import Listener
 from tests.support.elastic_runs import Row, Run, losses, used
 from tests.support.forks import ForkServer
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-exact")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
 
 #: 120 steps: 5 epochs of 192 lines in batches of 8; 128: 4 of 512 images in batches of 16.
 OPTIONS = {

@@ -18,9 +18,8 @@ from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
 from tests.support.elastic_runs import ROOT, TIMEOUT_S, Row, Run
 from tests.support.forks import ForkServer
-from tests.support.torch_python import torch_python
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-faults")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
 
 SHORT = ("--epochs=3", "--step-s=0.03")  # 72 steps, two seconds at least
 OFTEN = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.2"}
@@ -156,15 +155,13 @@ def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
 
 
 def test_i3_whatever_is_altered_is_refused_and_so_is_another_network(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, forks: ForkServer
 ) -> None:
     """Tensors are loaded before it is known whether they are what was saved."""
     script = ROOT / "tests" / "support" / "elastic_altered.py"
-    command = [torch_python(), str(script), str(tmp_path / "checkpoints"), "200", "1"]
+    command = [str(script), str(tmp_path / "checkpoints"), "200", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = forks.run(command, env=environment, timeout=TIMEOUT_S)
 
     assert done.returncode == 0, done.stderr[-4000:]
     other, last = done.stdout.splitlines()

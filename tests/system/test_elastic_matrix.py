@@ -15,7 +15,7 @@ from tests.support.elastic_runs import run_ranks
 from tests.support.forks import ForkServer
 from tests.support.torchrun import ROOT, run_torchrun
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("elastic-matrix")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("elastic")]
 
 MATRIX = ROOT / "tests" / "support" / "elastic_matrix.py"
 FEW = ("batchnorm", "gan", "late", "accumulating", "accumulating-norms", "odd-buffers", "objects")
