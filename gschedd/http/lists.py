@@ -27,7 +27,9 @@ from aiohttp import web
 
 from gsched.errors import GschedError
 from gsched.model.ids import array_of
+from gsched.model.job import Labels
 from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS
+from gsched.model.priorities import PriorityTerms
 from gsched.model.states import JobState
 from gsched.protocol import job_rows
 from gschedd.core.requests.authorize import Verb, hides, may
@@ -37,6 +39,7 @@ from gschedd.core.state.state import State
 from gschedd.core.state.transient import Lane, WaitingGroup
 from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
+from gschedd.http.kept_slices import KeptSlices, Slice
 from gschedd.http.pace import Pace, Turns
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.store.reader import Entry, PastJobs, Reader
@@ -54,7 +57,7 @@ _encoder = msgspec.json.Encoder()
 
 T = TypeVar("T")
 ReadPast: TypeAlias = Callable[[Callable[[], PastJobs]], Awaitable[PastJobs]]
-Row: TypeAlias = Callable[[Entry], job_rows.JobRow]
+Row: TypeAlias = Callable[[Entry], job_rows.JobRow | msgspec.Raw]
 
 
 class Lists:
@@ -69,6 +72,7 @@ class Lists:
         self._reader = reader
         self._read = read
         self._turns = Turns(MAX_LISTS, of_user=MAX_USER_LISTS)
+        self.kept = KeptSlices()
 
     def turn(self, uid: int, *, rows_max: int) -> AbstractAsyncContextManager[object]:
         """Wait for a turn at a list of past jobs; a short one needs none."""
@@ -134,6 +138,7 @@ class Choice:
         states: of the query, read; empty: all.
         state: of the head.
         caller: to whom the list goes: in private mode it has no columns.
+        kept: what of the columns stays encoded.
     """
 
     def __init__(
@@ -142,8 +147,10 @@ class Choice:
         states: Collection[JobState],
         state: State,
         caller: Caller,
+        kept: KeptSlices,
     ) -> None:
         self._caller = caller
+        self._kept = kept
         self._user = query.get("user", "")
         self._elements = query.get("elements", "") == "1"
         others = (query.get(name, "") for name in ("elements", "all", "forecast"))
@@ -184,8 +191,8 @@ class Choice:
         chosen = await self._unshown(await self._apart(pace), shown, pace)
         columns: list[bytes] = []
         async for part, left in self._columns(teller, shown, pace):
-            if part is not None:
-                columns.append(_encoder.encode(part))
+            if part:
+                columns.append(part)
             chosen += [job for job in left if self.holds(job)]
             await pace.keep()
         # jobs that left their groups before these were read
@@ -220,28 +227,79 @@ class Choice:
 
     async def _columns(
         self, teller: JobViews, shown: _Numbers, pace: Pace
-    ) -> AsyncIterator[tuple[job_rows.JobColumns | None, list[Job]]]:
-        """Yield waiting jobs in columns, piece by piece, and those that need rows."""
-        jobs = self._state.jobs
+    ) -> AsyncIterator[tuple[bytes, list[Job]]]:
+        """Yield waiting jobs in columns, encoded, piece by piece, and those that need rows."""
         mine = self._every if self._user else None
+        self._kept.forget_others(self._state.groups)
         async for group, lane, keys in self._waiting(pace):
-            in_columns = len(keys) >= COLUMNS_LEAST and teller.has_columns(group.job_class, lane)
+            job_class = group.job_class
+            in_columns = len(keys) >= COLUMNS_LEAST and teller.has_columns(job_class, lane)
+            if in_columns and mine is None and self._state.priorities is None:  # terms change
+                where, slices = (job_class, lane, self._has_all), list[Slice]()
+                for part, kept in self._kept.parts(where, keys):
+                    yield self._slice(teller, shown, (group, lane), part, kept, slices)
+                self._kept.keep(where, slices)
+                continue
             async for some in _parts(keys, pace):
                 part = some if mine is None else [key for key in some if key[1] in mine]
-                known = shown.add([number for _, number in part])
-                if known:
-                    part = [key for key in part if key[1] not in known]
-                order = group.lanes.get(lane, [])
-                here, ahead = _places(order, part) if in_columns else ([], [])
-                columns, left = None, list[Job]()
-                if here:
-                    columns, left = teller.columns(
-                        group.job_class, here, ahead, first=order[0][1], whole=self._has_all
-                    )
-                if len(here) < len(part):
-                    numbers = {number for _, number in part}.difference(here)
-                    left += [jobs[number] for number in sorted(numbers) if number in jobs]
-                yield columns, left
+                part = _unknown(part, shown.add([number for _, number in part]))
+                columns, left = self._part(teller, group, lane, part if in_columns else [])
+                yield _encoded(columns), left if in_columns else self._present(part)
+
+    def _slice(
+        self,
+        teller: JobViews,
+        shown: _Numbers,
+        of: tuple[WaitingGroup, Lane],
+        part: Sequence[OrderKey],
+        kept: Slice | None,
+        slices: list[Slice],
+    ) -> tuple[bytes, list[Job]]:
+        """Return jobs of a lane in columns, encoded, and those that need rows.
+
+        Args:
+            part: their places, as they were.
+            kept: the same jobs as they were encoded before; None: they were not.
+            slices: takes them if they can be kept.
+        """
+        group, lane = of
+        order, job_class = group.lanes.get(lane, []), group.job_class
+        begin, count = bisect_left(order, part[0]), len(part)
+        known = shown.add(kept.numbers if kept is not None else [number for _, number in part])
+        if kept is not None and not known and kept.is_at(order, begin):
+            planned = teller.planned(job_class)
+            if not planned or planned not in kept.numbers:
+                slices.append(kept)
+                row, in_order = teller.row_of_class(job_class, self._state.jobs[kept.numbers[0]])
+                ahead = list(range(begin, begin + count)) if in_order else []
+                return _together(_Now(row=row, ahead=ahead, first=order[0][1]), kept.data), []
+        columns, left = self._part(teller, group, lane, _unknown(part, known))
+        if columns is None or left or known or len(columns.ids) != count:
+            return _encoded(columns), left
+        data = _same_of(columns)
+        if [number for _, number in order[begin : begin + count]] == columns.ids:
+            slices.append(Slice(order[begin : begin + count], columns.ids, data))
+        return _together(_now_of(columns), data), left
+
+    def _part(
+        self, teller: JobViews, group: WaitingGroup, lane: Lane, part: Sequence[OrderKey]
+    ) -> tuple[job_rows.JobColumns | None, list[Job]]:
+        """Return jobs of a lane in columns, and those of them that need rows."""
+        order = group.lanes.get(lane, [])
+        here, ahead = _places(order, part)
+        columns, left = None, list[Job]()
+        if here:
+            first, whole = order[0][1], self._has_all
+            columns, left = teller.columns(group.job_class, here, ahead, first=first, whole=whole)
+        if len(here) < len(part):
+            there = set(here)
+            left += self._present([key for key in part if key[1] not in there])
+        return columns, left
+
+    def _present(self, places: Sequence[OrderKey]) -> list[Job]:
+        """Return the jobs that had these places, as far as they are unfinished, by id."""
+        jobs = self._state.jobs
+        return [jobs[number] for number in sorted(key[1] for key in places) if number in jobs]
 
     async def _waiting(
         self, pace: Pace
@@ -261,6 +319,53 @@ class Choice:
         for (job_class, lane), keys in found.items():
             if job_class in state.groups:
                 yield state.groups[job_class], lane, sorted(keys)
+
+
+class _Now(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What changes of jobs in columns while they wait (`gsched.protocol.job_rows.JobColumns`)."""
+
+    row: job_rows.JobRow
+    ahead: list[int] = []
+    first: int = 0
+    terms: list[PriorityTerms] = []
+
+
+class _Same(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What does not."""
+
+    ids: list[int]
+    names: list[str]
+    users: list[str] = []
+    submitted_s: list[float] = []
+    priorities: list[int] = []
+    labels: list[Labels] = []
+
+
+_SAME: Final = _Same.__struct_fields__
+
+
+def _now_of(columns: job_rows.JobColumns) -> _Now:
+    return _Now(row=columns.row, ahead=columns.ahead, first=columns.first, terms=columns.terms)
+
+
+def _same_of(columns: job_rows.JobColumns) -> bytes:
+    """Return what does not change of jobs in columns, encoded."""
+    return _encoder.encode(_Same(**{name: getattr(columns, name) for name in _SAME}))
+
+
+def _together(now: _Now, same: bytes) -> bytes:
+    """Return jobs in columns, encoded."""
+    return b"%b,%b" % (_encoder.encode(now)[:-1], same[1:])
+
+
+def _encoded(columns: job_rows.JobColumns | None) -> bytes:
+    """Return jobs in columns, encoded; nothing if there are none."""
+    return b"" if columns is None else _encoder.encode(columns)
+
+
+def _unknown(places: Sequence[OrderKey], known: Collection[int]) -> Sequence[OrderKey]:
+    """Return the places of the other jobs."""
+    return [key for key in places if key[1] not in known] if known else places
 
 
 async def _parts(items: Sequence[T], pace: Pace) -> AsyncIterator[Sequence[T]]:
@@ -341,7 +446,7 @@ async def send(
     return response
 
 
-def _rows(rows: Sequence[job_rows.JobRow]) -> bytes:
+def _rows(rows: Sequence[job_rows.JobRow | msgspec.Raw]) -> bytes:
     """Return rows without the brackets around them."""
     return _encoder.encode(rows)[1:-1]
 

@@ -41,6 +41,7 @@ from gschedd.core.state.records import Job
 from gschedd.core.state.settings import Caller
 from gschedd.core.views.arrays import unstarted_row
 from gschedd.core.views.jobs import JobViews
+from gschedd.core.views.lines import JobLines
 from gschedd.core.views.nodes import node_row
 from gschedd.http.answers import answer, answer_in_pieces, error_body
 from gschedd.http.bodies import Bodies
@@ -140,7 +141,7 @@ class Queries:
             forecast = query.get("forecast", "") == "1"
             return await self._jobs_by_id(ids, warning, caller, forecast=forecast)
         states = states_of(query.get("state", ""))
-        choice = Choice(query, states, self._head.state, caller)
+        choice = Choice(query, states, self._head.state, caller, self._lists.kept)
         chosen, columns = await choice.jobs(self._teller(caller))
         warning = await self._engine.shown()
         if len(chosen) <= ROWS_PER_SLICE and not columns:  # all of them are shown as they are now
@@ -189,7 +190,9 @@ class Queries:
         if request.query.get("forecast", "") == "1":
             starts = await self._starts_of(live, caller.uid)
             await self._engine.shown()
-        row = partial(_row, self._teller(caller), starts)
+        teller = self._teller(caller)
+        lines = JobLines(teller, self._head.state, keeps=not caller.is_private)
+        row = partial(_line, lines, teller, starts)
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
         reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
@@ -511,6 +514,15 @@ class Queries:
             thread.shutdown(wait=True)
         self._reader.close()
         self._long_reader.close()
+
+
+def _line(
+    lines: JobLines, teller: JobViews, starts: Mapping[int, Forecast], entry: Entry
+) -> job_rows.JobRow | Raw:
+    """Return the line of a job; of one that runs it may be encoded."""
+    if isinstance(entry, Unstarted) or entry.id in starts:
+        return _row(teller, starts, entry)
+    return lines.line(entry)
 
 
 def _row(teller: JobViews, starts: Mapping[int, Forecast], entry: Entry) -> job_rows.JobRow:

@@ -18,8 +18,10 @@ from gsched.protocol.columns import with_rows
 from gsched.protocol.job_rows import JobColumns, JobList, JobRow
 from gschedd.core.state.records import Job
 from gschedd.core.views.jobs import JobViews
-from gschedd.http import lists
+from gschedd.core.views.lines import KEEP_AFTER_S, JobLines
+from gschedd.http import kept_slices, lists
 from gschedd.http.filters import states_of
+from gschedd.http.kept_slices import KeptSlices
 from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice
 from gschedd.http.pace import PIECE_S, Pace
 from gschedd.plan.snapshot import OrderKey
@@ -30,11 +32,15 @@ LOOKS = 5
 OWNERS = {each.user: each for each in (ALICE, BOB)}
 
 
-def chosen(world: World, **query: str) -> tuple[list[Job], list[JobColumns]]:
+def chosen(
+    world: World, kept: KeptSlices | None = None, /, **query: str
+) -> tuple[list[Job], list[JobColumns]]:
     """Return the jobs and the columns of a list."""
     teller = JobViews(world.head, now_s=world.now_s)
     states = states_of(query.get("state", ""))
-    jobs, columns = asyncio.run(Choice(query, states, world.head.state, ALICE).jobs(teller))
+    jobs, columns = asyncio.run(
+        Choice(query, states, world.head.state, ALICE, kept or KeptSlices()).jobs(teller)
+    )
     return jobs, [msgspec.json.decode(each, type=JobColumns) for each in columns]
 
 
@@ -238,7 +244,7 @@ def test_a_filter_over_many_jobs_leaves_the_loop_to_others(world: World) -> None
     for number in range(LOOKS * JOBS_PER_LOOK):
         state.jobs[number] = copy.copy(one)
         state.jobs[number].id = number
-    choice = Slow({}, set(), state, ALICE)
+    choice = Slow({}, set(), state, ALICE, KeptSlices())
     asyncio.run(run())
 
     assert len(seen) == LOOKS
@@ -250,13 +256,13 @@ def test_t69_a_long_list_of_a_private_site_has_rows_of_others_without_names() ->
         world.submit("nodes=1:ppn=2", name=f"a{number}", by=ALICE)
     viewer = structs.replace(BOB, is_private=True)
     jobs, columns = asyncio.run(
-        Choice({"columns": "1"}, set(), world.head.state, viewer).jobs(
+        Choice({"columns": "1"}, set(), world.head.state, viewer, KeptSlices()).jobs(
             JobViews(world.head, now_s=world.now_s, viewer=viewer)
         )
     )
     rows = [JobViews(world.head, now_s=world.now_s, viewer=viewer).row(job) for job in jobs]
     named, _ = asyncio.run(
-        Choice({"user": ALICE.user}, set(), world.head.state, viewer).jobs(
+        Choice({"user": ALICE.user}, set(), world.head.state, viewer, KeptSlices()).jobs(
             JobViews(world.head, now_s=world.now_s, viewer=viewer)
         )
     )
@@ -288,7 +294,7 @@ def test_jobs_that_start_or_are_held_while_a_list_is_made_are_in_it_once(
 
     async def run() -> tuple[list[Job], list[bytes]]:
         changes = asyncio.create_task(change())
-        found = await Choice({"columns": "1"}, set(), state, ALICE).jobs(
+        found = await Choice({"columns": "1"}, set(), state, ALICE, KeptSlices()).jobs(
             JobViews(world.head, now_s=world.now_s)
         )
         await changes
@@ -326,7 +332,7 @@ def test_jobs_that_are_deleted_while_a_list_is_made_do_not_end_it(
     async def run() -> tuple[list[Job], list[bytes]]:
         deleting = asyncio.create_task(delete())
         teller = JobViews(world.head, now_s=world.now_s)
-        found = await Choice({"columns": "1"}, set(), state, ALICE).jobs(teller)
+        found = await Choice({"columns": "1"}, set(), state, ALICE, KeptSlices()).jobs(teller)
         deleting.cancel()
         return found
 
@@ -362,3 +368,125 @@ def test_texts_that_break_a_line_are_shown_in_columns_as_in_rows() -> None:
     assert [line.split("\t")[1] for line in plain_list(in_columns)] == [
         *("Name", r"a\tb", "-", r"c\nd", "plain", "%s")
     ]
+
+
+def as_rows(world: World, kept: KeptSlices, **query: str) -> list[JobRow]:
+    """Return the rows of a list, by id."""
+    jobs, columns = chosen(world, kept, **query)
+    return sorted(with_rows(reply(world, jobs, columns)).jobs, key=lambda row: row.id)
+
+
+def waiting_world() -> World:
+    """Return a head with jobs that wait in two classes, those of one class in several slices."""
+    world = World(node("n1", cpus=2), config=settings())
+    for number in range(900):
+        world.submit("nodes=1:ppn=2", name=f"a{number}", by=BOB if number % 3 else ALICE)
+    for number in range(300):
+        world.submit("nodes=1:ppn=2,walltime=1:0:0", name=f"b{number}")
+    return world
+
+
+def kept_data(kept: KeptSlices, world: World) -> list[bytes]:
+    """Return the slices of all classes, encoded."""
+    found: list[bytes] = []
+    for job_class, group in world.head.state.groups.items():
+        for lane, order in group.lanes.items():
+            for whole in (False, True):
+                parts = kept.parts((job_class, lane, whole), list(order))
+                found += [each.data for _, each in parts if each is not None]
+    return found
+
+
+@pytest.mark.parametrize("columns", ["1", "all"])
+def test_a_list_with_kept_slices_is_the_list_without_them(columns: str) -> None:
+    world, kept = waiting_world(), KeptSlices()
+    waiting = [job.id for job in world.head.state.jobs.values() if job.state is JobState.QUEUED]
+    by = {number: OWNERS[world.job(number).spec.owner.user] for number in waiting}
+
+    def running() -> int:
+        return next(iter(world.head.state.running))
+
+    renamed, lowered, held, gone = (waiting[place] for place in (5, 700, 300, 350))
+    changes = (
+        lambda: None,
+        lambda: world.alter(renamed, name="renamed", by=by[renamed]),
+        lambda: world.alter(lowered, priority=-5, by=by[lowered]),
+        lambda: world.hold(held, by=by[held]),
+        lambda: world.release(held, by=by[held]),
+        lambda: world.delete(gone, by=by[gone]),
+        lambda: [world.submit("nodes=1:ppn=2", name=f"new{number}") for number in range(40)],
+        lambda: world.run_for(4000.0),
+        lambda: world.rerun(running(), by=by[running()]),
+        lambda: world.run_for(1.0),
+        lambda: setattr(world.head, "safe_mode", "the database is old"),
+    )
+    for change in changes:
+        change()
+        assert as_rows(world, kept, columns=columns) == as_rows(
+            world, KeptSlices(), columns=columns
+        )
+        assert kept_data(kept, world)
+
+
+def test_slices_of_jobs_that_stay_are_not_encoded_again() -> None:
+    world, kept = waiting_world(), KeptSlices()
+    chosen(world, kept, columns="all")
+    before = {id(each) for each in kept_data(kept, world)}
+    waiting = [job.id for job in world.head.state.jobs.values() if job.state is JobState.QUEUED]
+    world.alter(waiting[5], name="renamed", by=ALICE)
+    world.submit("nodes=1:ppn=2,walltime=1:0:0", name="new")
+    chosen(world, kept, columns="all")
+    after = kept_data(kept, world)
+
+    assert len(before) == 3  # 500 and 399 jobs of one class, 300 of the other
+    assert len([each for each in after if id(each) in before]) == 2
+
+
+def test_small_slices_become_large_ones_again_and_none_are_kept_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, kept = World(node("n1", cpus=2), config=settings()), KeptSlices()
+    for _ in range(ROWS_PER_SLICE + 20):
+        world.submit("nodes=1:ppn=2")
+    for _ in range(60):
+        chosen(world, kept, columns="1")
+        for _ in range(10):
+            world.submit("nodes=1:ppn=2")
+    chosen(world, kept, columns="1")
+    assert len(kept_data(kept, world)) <= 4
+    monkeypatch.setattr(kept_slices, "MAX_KEPT_BYTES", 1000)
+    chosen(world, kept, columns="1")
+
+    assert not kept_data(kept, world)
+
+
+def test_the_lines_of_running_jobs_stay_encoded_and_are_those_of_rows() -> None:
+    world = World(node("n1", cpus=4, gpus=1), node("n2", cpus=4), config=settings())
+    one = world.submit("nodes=1:ppn=2,walltime=9:0:0", name="one", by=ALICE, runs_s=1e6)
+    world.submit("nodes=1:ppn=1:gpus=1,walltime=9:0:0", name="gpu", by=BOB, runs_s=1e6)
+    world.submit("nodes=2:ppn=1,walltime=9:0:0", name="two", by=BOB, runs_s=1e6)
+    world.run_for(KEEP_AFTER_S)
+    changes = (
+        lambda: None,
+        lambda: world.run_for(5.0),
+        lambda: world.alter(one, resources=("walltime=8:00:00",), by=ALICE),
+        lambda: world.disconnect("n2"),
+        lambda: world.run_for(300.0),
+        lambda: world.connect("n2"),
+        lambda: world.rerun(one, by=ALICE),
+        lambda: world.run_for(30.0),
+        lambda: world.run_for(90.0),
+        lambda: world.run_for(1.0),
+    )
+    raw = 0
+    for change in changes:
+        change()
+        teller = JobViews(world.head, now_s=world.now_s)
+        for job in world.head.state.jobs.values():
+            listed = JobLines(teller, world.head.state, keeps=True).line(job)
+            raw += isinstance(listed, msgspec.Raw)
+            line = msgspec.json.decode(msgspec.json.encode(listed), type=JobRow)
+            assert line == msgspec.json.decode(msgspec.json.encode(teller.row(job)), type=JobRow)
+        assert set(world.head.state.caches.rows) <= set(world.head.state.running)
+
+    assert raw >= 2 * len(world.head.state.running)

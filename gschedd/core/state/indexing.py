@@ -193,12 +193,14 @@ def forget_dependencies(state: State, job: Job) -> None:
 def touch(state: State, job: Job) -> None:
     """Note that a job is to be stored."""
     state.unstored.jobs[job.id] = job
+    state.caches.rows.pop(job.id, None)
 
 
 def touch_attempt(state: State, job: Job) -> Attempt:
     """Note that a job's attempt is to be stored, and return it."""
     attempt = job.current_attempt
     state.unstored.attempts[job.id, attempt.number] = attempt
+    state.caches.rows.pop(job.id, None)
     return attempt
 
 

@@ -231,6 +231,7 @@ class Caches:
         sizes: how much work training jobs are, by job; worked out when a policy first asks.
         generic_names: the consumable resources that some node declares; None: not worked out.
         total_gpus: of all nodes, whether they take work now or not; None: not worked out.
+        rows: of jobs that run, the parts of their lines in lists that only a fact changes, encoded.
     """
 
     def __init__(self) -> None:
@@ -238,6 +239,7 @@ class Caches:
         self.sizes: dict[int, Size | None] = {}
         self.generic_names: frozenset[str] | None = None
         self.total_gpus: int | None = None
+        self.rows: dict[int, bytes] = {}
 
     def forget_hardware(self) -> None:
         """Forget what follows from the nodes' inventories: one of them has changed."""

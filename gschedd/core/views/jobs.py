@@ -140,7 +140,7 @@ class JobViews:
             whole: all that rows have, not only what tables show.
         """
         training = self._state.training_jobs
-        planned = self._reasons.planned(job_class)
+        planned = self.planned(job_class)
         found = [self._state.jobs[number] for number in numbers]
         left = [
             job
@@ -156,6 +156,19 @@ class JobViews:
             found = [job for job in found if job.id not in rows]
         return self._in_columns(job_class, found, ahead, first, whole=whole), left
 
+    def planned(self, job_class: JobClass) -> int:
+        """Return the job of a class of which the last plan tells the start; 0: of none."""
+        return self._reasons.planned(job_class)
+
+    def row_of_class(self, job_class: JobClass, job: Job) -> tuple[job_rows.JobRow, bool]:
+        """Return the line of a waiting job with the reason of its class, and if others have it.
+
+        Those behind it in the queue wait for it, too, unless nothing of their queue is started.
+        """
+        why, in_order = self._reasons.of_class(job_class)
+        row = structs.replace(self._plain_row(job), reason=why.words, short_reason=why.short)
+        return row, in_order
+
     def _in_columns(
         self,
         job_class: JobClass,
@@ -167,8 +180,7 @@ class JobViews:
     ) -> job_rows.JobColumns | None:
         if not found:
             return None
-        why, in_order = self._reasons.of_class(job_class)
-        row = structs.replace(self._plain_row(found[0]), reason=why.words, short_reason=why.short)
+        row, in_order = self.row_of_class(job_class, found[0])
         specs = [job.spec for job in found]
         columns = job_rows.JobColumns(
             row=row,
@@ -237,7 +249,7 @@ class JobViews:
             nodes = tuple(attempt.parts)
             cpus = sum([part.share.cpus for part in attempt.parts.values()])
             used, live = used_so_far(self._state, job.id, attempt)
-            wall_s += self._present_wall_s(attempt)
+            wall_s += self.present_wall_s(attempt)
             if attempt.ended_s is None:
                 cpu_s += used.cpu_s
         state, letter, waits = _SHOWN_STATES[job.state]
@@ -264,7 +276,7 @@ class JobViews:
             memory_peak_bytes=used.memory_peak_bytes,
             memory_mean_bytes=used.memory_mean_bytes,
         )
-        why = self._reasons.why(job) if waits else self._unanswered(job)
+        why = self._reasons.why(job) if waits else self.unanswered(job)
         rare = self._rare(job, why)
         return structs.replace(row, **rare) if rare else row
 
@@ -298,7 +310,8 @@ class JobViews:
             rare.update(zip(_LABELS, labels, strict=True))
         return rare
 
-    def _unanswered(self, job: Job) -> Why:
+    def unanswered(self, job: Job) -> Why:
+        """Return what is to be said of a job that does not wait; NO_WHY: nothing."""
         if self._is_plain(job):
             return NO_WHY
         requeued_s = self._leases.requeued_s(job, self._settings)
@@ -326,7 +339,7 @@ class JobViews:
                 return False
         return True
 
-    def _present_wall_s(self, attempt: Attempt | None) -> float:
+    def present_wall_s(self, attempt: Attempt | None) -> float:
         """Return for how long an attempt has run; what ended is charged already."""
         if attempt is None or attempt.started_s is None or attempt.state is AttemptState.ENDED:
             return 0.0
