@@ -45,6 +45,7 @@ from gsched.protocol.settings import ClusterSettings, SettingsWanted
 from gsched.protocol.uses import Uses
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.machine import SimMachine
+from gschedd.sim.plain import PlainAttempts
 
 #: From the agent's wish that leftovers be killed to their end, seconds.
 KILL_S: Final = 0.1
@@ -73,7 +74,8 @@ class NodeProcess:
         heartbeat_s: how often its load is sent; `FOREVER` for never.
 
     Args:
-        runs_programs: tasks have all that programs need, though no modelled machine runs any.
+        undisturbed: nothing fails here and no message is lost: attempts that need no agent have
+            none (`gschedd.sim.plain`), and the tasks of others lack what programs need.
         fork_s, flush_s: return how long the fork of a supervisor and the flush of an exit record
             take; None: no time.
     """
@@ -84,7 +86,7 @@ class NodeProcess:
         *,
         agenda: Agenda,
         heartbeat_s: float = FOREVER,
-        runs_programs: bool = True,
+        undisturbed: bool = False,
         fork_s: Callable[[], float] | None = None,
         flush_s: Callable[[], float] | None = None,
     ) -> None:
@@ -94,7 +96,11 @@ class NodeProcess:
         self.agent: Agent | None = None
         self._agenda = agenda
         self.link: Uplink | None = None
-        self._runs_programs = runs_programs
+        self._plain: PlainAttempts | None = None
+        if undisturbed:
+            self._plain = PlainAttempts(
+                machine, tell=self._to_head, load=self.load, samples=heartbeat_s < FOREVER
+            )
         self._fork_s = fork_s
         self._flush_s = flush_s
         self._launcher = 1
@@ -158,7 +164,7 @@ class NodeProcess:
             boot_id=machine.boot_id,
             uid=0,
             sharing=machine.sharing,
-            runs_programs=self._runs_programs,
+            runs_programs=self._plain is None,
         )
         self.agent = Agent(
             site, machine.inventory, mark=machine.spool.mark, heartbeat_s=self.heartbeat_s
@@ -181,6 +187,8 @@ class NodeProcess:
         self.agent = None
         self.machine.on_seen = self.machine.on_ended = self.machine.on_progress = None
         self._inputs.clear()
+        if self._plain is not None:
+            self._plain.forget()
 
     def suspend(self) -> None:
         """The machine sleeps, and the daemon with it."""
@@ -256,6 +264,8 @@ class NodeProcess:
 
     def hear(self, message: n.HeadMessage) -> None:
         """Take in a message of the head."""
+        if self._plain is not None and self._plain.hear(message):
+            return
         match message:
             case n.Launch():
                 self.post(LaunchOrder(launch=message, account=self._account(message.spec.owner)))
@@ -344,6 +354,8 @@ class NodeProcess:
         return structs.replace(self._load, gpu_minute_percent=minute) if minute else self._load
 
     def _on_seen(self, key: AttemptKey) -> None:
+        if self._plain is not None and self._plain.seen(key):
+            return
         if key in self._awaited:
             self._see(key)
 
@@ -359,6 +371,8 @@ class NodeProcess:
         self.post(TrainingMessage(message=n.Prepared(job=key.job, attempt=key.attempt)))
 
     def _on_ended(self, key: AttemptKey) -> None:
+        if self._plain is not None and self._plain.ended(key):
+            return
         if self._flush_s is None or key not in self.machine.spool.unflushed:
             self._take_end(key)
         else:

@@ -249,9 +249,7 @@ class Simulation:
             machine.sharing = "modelled"
         self.machines.append(machine)
         heartbeat_s = n.HEARTBEAT_S if options.heartbeats else FOREVER
-        daemon = NodeProcess(
-            machine, agenda=self.agenda, heartbeat_s=heartbeat_s, runs_programs=False
-        )
+        daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=heartbeat_s, undisturbed=True)
         link = DirectLink(self.agenda, self.daemon, daemon)
         daemon.link = link
         if options.savings:

@@ -115,8 +115,8 @@ def prepare(
         lease_s=saving.lease_s,
         place=_place(submitted, caller),
     )
-    spec = structs.replace(spec, **(stated_of(submitted) | notify.stated))
-    spec = structs.replace(spec, account=party.project, qos=party.qos)
+    ours = {"account": party.project, "qos": party.qos}
+    spec = structs.replace(spec, **(stated_of(submitted) | notify.stated | ours))
     check_sharing(spec)
     check_use(spec, caller, state, settings)
     check_submitted(spec, state, now_s)
