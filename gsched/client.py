@@ -173,12 +173,22 @@ class HeadClient(HeadCalls):
 
         return with_rows(reply)
 
-    def unfinished(self, *, user: str = "", states: Iterable[str] = ()) -> job_rows.JobList:
+    def unfinished(
+        self, *, user: str = "", states: Iterable[str] = (), first: int = 0
+    ) -> job_rows.JobList:
         """Return unfinished jobs as `jobs` does, most of those that wait in ``columns``.
 
         Of 100,000 jobs that takes a tenth of the time.
+
+        Args:
+            user: only this user's.
+            states: only in these states.
+            first: of a list of more than 20,000 jobs return only so many, at most 250
+                (``is_cut``); 0: all.
         """
         filters = {"user": user, "state": ",".join(states), "columns": "1"}
+        if first:
+            filters["first"] = str(first)
         return self._get(f"/v1/jobs{_query(filters)}", job_rows.JobList)
 
     def _jobs_by_id(self, wanted: list[str], filters: dict[str, str]) -> job_rows.JobList:

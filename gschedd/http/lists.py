@@ -39,6 +39,7 @@ from gschedd.core.state.state import State
 from gschedd.core.state.transient import Lane, WaitingGroup
 from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
+from gschedd.http.filters import read_number
 from gschedd.http.kept_slices import KeptSlices, Slice
 from gschedd.http.pace import Pace, Turns
 from gschedd.plan.snapshot import JobClass, OrderKey
@@ -49,6 +50,7 @@ log = logging.getLogger("gschedd.http")
 ROWS_PER_SLICE: Final = 250  # rows that are encoded and sent together
 COLUMNS_LEAST: Final = 3  # jobs of one request that are not worth a row for each
 JOBS_PER_LOOK: Final = 1000  # jobs that are compared with a filter before others get their turn
+LONG_LIST: Final = 20_000  # jobs; of so many unfinished ones a first page can be had by itself
 APART_SHARE: Final = 4  # of so many jobs one that does not wait: not all are looked at for these
 OWN_SHARE: Final = 16  # of so many jobs one of a user: its place is looked for, not all places
 _BLOCK: Final = 1 << 16  # numbers of a set
@@ -139,6 +141,9 @@ class Choice:
         state: of the head.
         caller: to whom the list goes: in private mode it has no columns.
         kept: what of the columns stays encoded.
+
+    Attributes:
+        is_cut: the list has only its first page, of ``first`` jobs.
     """
 
     def __init__(
@@ -158,6 +163,8 @@ class Choice:
         columns = query.get("columns", "")
         self._has_all = columns == "all"
         self._in_columns = columns in ("1", "all") and "1" not in others and is_whole
+        self._first = int(read_number(query.get("first", "0"), "first"))
+        self.is_cut = False
         self._states = states
         self._state = state
 
@@ -182,6 +189,8 @@ class Choice:
         """
         pace, shown = Pace(), _Numbers()
         every, apart = self._every, self._state.apart
+        if 0 < self._first <= ROWS_PER_SLICE and len(every) > LONG_LIST:
+            return await self._first_page(list(every.values()), pace), []
         shows_waiting = not self._states or JobState.QUEUED in self._states
         if not shows_waiting and len(apart) * APART_SHARE <= len(every):
             some = sorted(apart.values(), key=attrgetter("id"))
@@ -206,6 +215,16 @@ class Choice:
         """Return the unfinished jobs, of one user where one is wanted."""
         state = self._state
         return state.jobs_of.get(self._user, {}) if self._user else state.jobs
+
+    async def _first_page(self, jobs: Sequence[Job], pace: Pace) -> list[Job]:
+        """Return the first jobs that pass the filters; of new ones ids are the highest."""
+        chosen: list[Job] = []
+        async for part in _parts(jobs, pace):
+            chosen += [job for job in part if self.holds(job)]
+            if len(chosen) > self._first:
+                self.is_cut = True
+                break
+        return chosen[: self._first]
 
     async def _apart(self, pace: Pace) -> list[Job]:
         """Return those of them that are in no group."""

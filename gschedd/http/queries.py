@@ -152,7 +152,14 @@ class Queries:
             return await self._all_jobs(request, chosen, warning, caller)
         is_long = len(chosen) > ROWS_PER_SLICE or bool(columns)
         return await self._send(
-            request, in_slices(chosen), chosen, warning, caller, is_long=is_long, columns=columns
+            request,
+            in_slices(chosen),
+            chosen,
+            warning,
+            caller,
+            is_long=is_long,
+            columns=columns,
+            is_cut=choice.is_cut,
         )
 
     async def _all_jobs(
@@ -184,6 +191,7 @@ class Queries:
         *,
         is_long: bool,
         columns: Sequence[bytes] = (),
+        is_cut: bool = False,
     ) -> web.StreamResponse:
         """Answer with the jobs of some slices; ``live`` are those that need not be read."""
         starts: Mapping[int, Forecast] = {}
@@ -195,7 +203,9 @@ class Queries:
         row = partial(_line, lines, teller, starts)
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
-        reply = job_rows.JobList(server=server, now_s=now_s, jobs=(), warning=warning)
+        reply = job_rows.JobList(
+            server=server, now_s=now_s, jobs=(), warning=warning, is_cut=is_cut
+        )
         return await send(request, lambda: reply, slices, row, is_long=is_long, columns=columns)
 
     async def _starts_of(self, jobs: Iterable[Job], uid: int) -> Mapping[int, Forecast]:

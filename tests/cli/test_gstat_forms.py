@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gsched.cli.commands.gstat import FIRST_PAGE
 from gsched.cli.show.joblist import TABLES, table_of
 from gsched.cli.show.pager import page, pager_command
 from gsched.cli.show.terminal import print_rich_table
 from gsched.protocol import api, job_rows
 from gsched.protocol.uses import LiveRow
+from tests.support.cluster import wait_until
 from tests.support.commands import run_at_terminal
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
+from tests.support.processes import PATIENCE_S
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -209,6 +212,48 @@ def test_a_long_list_goes_through_the_pager_of_the_user(
     run_at_terminal("gstat", typed="", head=head)
 
     assert "j199" in seen.read_text()
+
+
+def test_the_first_page_of_a_long_list_is_shown_before_the_others_are_there(
+    head: Path, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.long_list = FIRST_PAGE + 100
+    for job in range(10, FIRST_PAGE + 200):
+        fake.add(make_row(job, name=f"j{job}"))
+    seen = tmp_path / "seen"
+    waited: list[str] = []
+
+    def wait_for_the_page() -> None:
+        wait_until(lambda: seen.exists() and "j240" in seen.read_text(), PATIENCE_S)
+        waited.append(seen.read_text())
+        fake.change(300, name="other")
+
+    fake.on_list = wait_for_the_page
+    monkeypatch.setenv("GSCHED_PAGER", f"tee {seen}")
+    shown = run_at_terminal("gstat", typed="", head=head).stdout.splitlines()
+
+    assert "j300" not in waited[0]
+    assert shown[0].startswith("Job ID\tName")
+    numbers = [int(line.partition("\t")[0]) for line in shown[1:]]
+    assert numbers == [1, 2, 3, *range(10, FIRST_PAGE + 200)]
+    assert shown[numbers.index(300) + 1].split("\t")[1] == "other"
+
+
+def test_a_long_list_of_equal_jobs_is_folded_and_a_pager_may_end_early(
+    head: Path, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.long_list = FIRST_PAGE
+    for job in range(10, FIRST_PAGE + 200):
+        fake.add(make_row(job, name="same"))
+    assert f"10-{FIRST_PAGE + 199}" in run_at_terminal("gstat", typed="", head=head).stdout
+    for job in range(10, FIRST_PAGE + 200):
+        fake.change(job, name=f"j{job}")
+    monkeypatch.setenv("GSCHED_PAGER", "true")
+    ran = run_at_terminal("gstat", typed="", head=head)
+
+    assert (ran.status, ran.stdout) == (0, "")
+    monkeypatch.setenv("GSCHED_PAGER", "/nonexistent/pager")
+    assert len(run_at_terminal("gstat", typed="", head=head).stdout.splitlines()) > FIRST_PAGE
 
 
 def test_the_pager_is_that_of_gsched_then_that_of_all(

@@ -64,6 +64,8 @@ class FakeApi:
         lose_answers: how many answers to drop after having acted: the connection just ends.
         on_wait: called with the job's number before a wait is answered.
         on_job: the same, before a job's story is told.
+        on_list: called before a list is told that was asked for without ``first``.
+        long_list: of more jobs a first page can be had by itself.
         refuse: an error for every submission.
     """
 
@@ -86,6 +88,8 @@ class FakeApi:
         self.sizes: list[int] = []
         self.on_wait: Callable[[int], None] = lambda job: None
         self.on_job: Callable[[int], None] = lambda job: None
+        self.on_list: Callable[[], None] = lambda: None
+        self.long_list = 20_000
         self.refuse: api.ErrorBody | None = None
 
     def add(self, row: job_rows.JobRow, **changes: object) -> None:
@@ -142,6 +146,9 @@ class FakeApi:
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         self.targets.append(request.path_qs)
+        first = int(request.query.get("first", "0"))
+        if not first:
+            await asyncio.to_thread(self.on_list)
         texts = [each for each in request.query.get("ids", "").split(",") if each]
         ids = [job_number(read_job_id(each)) for each in texts]
         rows = [s.row for n, s in self.stories.items() if n in ids or not ids]
@@ -152,6 +159,10 @@ class FakeApi:
         if request.query.get("state"):
             rows = [row for row in rows if row.state in request.query["state"].split(",")]
         errors = {t: _unknown(n) for t, n in zip(texts, ids, strict=True) if n not in self.stories}
+        if first and len(rows) > self.long_list:
+            page = tuple(rows[:first])
+            cut = job_rows.JobList(server=SERVER, now_s=NOW_S, jobs=page, is_cut=True)
+            return _answer(cut)
         return _answer(
             job_rows.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors)
         )

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from gsched.cli.show.joblist import plain_list, terminal_list
 from gsched.config.shares import PriorityConfig
+from gsched.errors import InvalidRequestError
 from gsched.model.ids import array_of
 from gsched.model.states import JobState
 from gsched.protocol.columns import with_rows
@@ -490,3 +491,31 @@ def test_the_lines_of_running_jobs_stay_encoded_and_are_those_of_rows() -> None:
         assert set(world.head.state.caches.rows) <= set(world.head.state.running)
 
     assert raw >= 2 * len(world.head.state.running)
+
+
+def test_the_first_page_of_a_long_list_can_be_had_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = waiting_world()
+    state = world.head.state
+    query = {"columns": "1", "first": "10"}
+
+    def asked(**more: str) -> tuple[list[int], bool]:
+        states = states_of(more.get("state", ""))
+        choice = Choice(query | more, states, state, ALICE, KeptSlices())
+        teller = JobViews(world.head, now_s=world.now_s)
+        jobs, columns = asyncio.run(choice.jobs(teller))
+        listed = [job.id for job in jobs]
+        for part in columns:
+            listed += msgspec.json.decode(part, type=JobColumns).ids
+        return listed, choice.is_cut
+
+    assert not asked()[1]
+    assert len(asked()[0]) == len(state.jobs)
+    monkeypatch.setattr(lists, "LONG_LIST", 250)
+    assert asked() == (list(state.jobs)[:10], True)
+    assert asked(user="bob") == (list(state.jobs_of["bob"])[:10], True)
+    assert asked(state="running") == ([1], False)
+    assert not asked(first="100000")[1]
+    with pytest.raises(InvalidRequestError):
+        asked(first="many")

@@ -2,7 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 import click
 from msgspec import structs
@@ -17,7 +19,15 @@ from gsched.cli.common import (
 )
 from gsched.cli.running import runner
 from gsched.cli.show.fields import fields_of, shape_options, shaped
-from gsched.cli.show.joblist import TABLES, WHY, plain_list, table_of, terminal_list
+from gsched.cli.show.joblist import (
+    TABLES,
+    WHY,
+    first_page,
+    other_lines,
+    plain_list,
+    table_of,
+    terminal_list,
+)
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import HeadClient
 from gsched.config.environment import environment
@@ -28,6 +38,8 @@ from gsched.protocol.api import QueueRow
 from gsched.protocol.job_rows import JobList, JobRow, JobStory
 
 NAME = "gstat"
+FIRST_PAGE: Final = 250  # jobs of a long list that are shown before the others are there
+LINES_AT_ONCE: Final = 2000
 _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 _RUNNING = (JobState.RUNNING, JobState.MIGRATING, JobState.EXITING)
 
@@ -93,6 +105,8 @@ def gstat(head: HeadClient, /, jobs: tuple[str, ...], **given: object) -> int:
     if options.full or (options.why and jobs):
         return _stories(head, jobs, options)
     reply = _jobs(head, jobs, options)
+    if reply.is_cut:
+        return _long_list(head, reply, options)
     if options.as_json:
         print_json(reply)
     elif reply.jobs or reply.columns or not reply.errors:
@@ -143,6 +157,31 @@ def _print_list(reply: JobList, options: "_Options") -> None:
     from gsched.cli.show.pager import page  # late: short lists are the rule
 
     page(drawn_table(columns, rows, color=options.color), wanted=not options.no_pager)
+
+
+def _long_list(head: HeadClient, first: JobList, options: "_Options") -> int:
+    """Print a list on a terminal of which only the first page is there yet."""
+    begin = first_page(first, nodes=options.nodes)
+    if begin is None:
+        _print_list(_unfinished(head, options), options)
+        return 0
+    from gsched.cli.show.pager import page_long  # late: few lists are long
+
+    shown = {row.id for row in first.jobs}
+
+    def pieces() -> Iterator[str]:
+        yield "".join(begin)
+        others = other_lines(_unfinished(head, options), shown, nodes=options.nodes)
+        while piece := "".join(islice(others, LINES_AT_ONCE)):
+            yield piece
+
+    page_long(pieces(), wanted=not options.no_pager)
+    return 0
+
+
+def _unfinished(head: HeadClient, options: "_Options", *, first: int = 0) -> JobList:
+    user = next(iter(options.users)) if len(options.users) == 1 else ""
+    return head.unfinished(user=user, states=options.states, first=first)
 
 
 def _queues(head: HeadClient, names: Sequence[str], options: "_Options") -> int:
@@ -280,7 +319,8 @@ def _jobs(head: HeadClient, jobs: Sequence[str], options: _Options) -> JobList:
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     sent = () if options.elements else states  # elements that are not jobs yet have no state
     if not jobs and options.is_plain_list:
-        return head.unfinished(user=user, states=states)
+        streams = not (options.plain or options.watch) and sys.stdout.isatty()
+        return _unfinished(head, options, first=FIRST_PAGE if streams else 0)
     reply = head.jobs(
         jobs, user=user, states=sent, finished=options.finished, forecast=options.forecast
     )

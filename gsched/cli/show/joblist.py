@@ -1,6 +1,6 @@
 """The lists of gstat: which fields they have, and lines that stand for several equal jobs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
 from types import MappingProxyType
@@ -84,7 +84,7 @@ def terminal_list(reply: JobList, *, nodes: bool = False, fold: bool = True) -> 
         nodes: show the nodes of jobs instead of reasons.
         fold: put jobs that wait and differ in nothing but their numbers into one line.
     """
-    columns, lines = list_lines((*_TERMINAL[:-1], "nodes_first") if nodes else _TERMINAL, reply)
+    columns, lines = list_lines(_terminal_fields(nodes=nodes), reply)
     groups = list(equal_jobs(lines) if fold else ([line] for line in lines))
     if len(groups) == len(lines):
         return columns, [cells for _, _, cells in lines]
@@ -95,6 +95,29 @@ def terminal_list(reply: JobList, *, nodes: bool = False, fold: bool = True) -> 
         ids = number if count == 1 else ids_words([each for each, _, _ in group])
         folded.append((ids, str(count) if count > 1 else "", *group[0][2][1:]))
     return (first, FIELDS["jobs"], *others), folded
+
+
+def _terminal_fields(*, nodes: bool) -> Sequence[str]:
+    return (*_TERMINAL[:-1], "nodes_first") if nodes else _TERMINAL
+
+
+def first_page(reply: JobList, *, nodes: bool = False) -> Iterable[str] | None:
+    """Return the first lines of a long list, titles first; None: some would be folded.
+
+    Lines of a terminal that are too many for a table are those of a pipe.
+    """
+    columns, lines = list_lines(_terminal_fields(nodes=nodes), reply)
+    if sum(1 for _ in equal_jobs(lines)) < len(lines):
+        return None
+    return plain_lines(columns, [cells for _, _, cells in lines])
+
+
+def other_lines(reply: JobList, shown: Collection[int], *, nodes: bool = False) -> Iterator[str]:
+    """Yield the lines of a list behind its first page."""
+    columns, lines = list_lines(_terminal_fields(nodes=nodes), reply)
+    others = plain_lines(columns, [cells for number, _, cells in lines if number not in shown])
+    next(others)  # titles
+    yield from others
 
 
 def list_lines(names: Sequence[str], reply: JobList) -> tuple[Sequence[Column], list[Line]]:

@@ -1,8 +1,10 @@
 """Long texts on a terminal go through the user's pager."""
 
+import contextlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from gsched.cli.show.render import terminal_lines
 from gsched.config.environment import environment, full_environment
@@ -22,16 +24,33 @@ def page(text: str, *, wanted: bool) -> None:
     """Print a text, through the pager if stdout is a terminal with fewer lines than it has."""
     if wanted and sys.stdout.isatty() and text.count("\n") >= terminal_lines():
         command = pager_command()
-        if command and command != ["cat"] and _shown_by(command, text):
+        if command and command != ["cat"] and _shown_by(command, [text]):
             return
     sys.stdout.write(text)
 
 
-def _shown_by(command: list[str], text: str) -> bool:
-    """Return whether the pager was there to show it; leaving it early is no error."""
+def page_long(pieces: Iterable[str], *, wanted: bool) -> None:
+    """Print a text that is longer than the terminal piece by piece, as `page` does."""
+    remaining = iter(pieces)
+    command = pager_command() if wanted else []
+    if command and command != ["cat"] and _shown_by(command, remaining):
+        return
+    for piece in remaining:
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+
+
+def _shown_by(command: list[str], pieces: Iterable[str]) -> bool:
+    """Return whether the pager was there to show them; leaving it early is no error."""
     sys.stdout.flush()
     try:
-        subprocess.run(command, input=text.encode(errors="backslashreplace"), check=False)
+        pager = subprocess.Popen(command, stdin=subprocess.PIPE)
     except OSError:
         return False
+    with contextlib.suppress(BrokenPipeError), pager:
+        assert pager.stdin is not None
+        for piece in pieces:
+            pager.stdin.write(piece.encode(errors="backslashreplace"))
+            pager.stdin.flush()
+        pager.stdin.close()
     return True
