@@ -262,7 +262,7 @@ def _compose(
         gpu_fence=access.words,
         cpus=tuple(cpu.number for cpu in binding.cpus),
         neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
-        native_supervisor=node.native_supervisor and _runs_own_jobs(node),
+        native_supervisor=node.native_supervisor,
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -319,17 +319,10 @@ def _compose(
     return shell, reloading, roots
 
 
-def _runs_own_jobs(node: NodeConfig) -> bool:
-    """Return whether jobs of gnode's own user, which plain ones are, can be here."""
-    return os.geteuid() != 0 or node.allow_root_jobs
-
-
 def _unused(node: NodeConfig, *, lacks_library: bool) -> dict[str, str]:
     """Return keys of ``[node]`` that have no effect on this host, with the reasons."""
     if not node.native_supervisor:
         return {}
-    if not _runs_own_jobs(node):
-        return {"native_supervisor": "gnode runs as root, and root has no jobs here"}
     words = "there is no C compiler, or it fails: see the log of gnode"
     return {"native_supervisor": words} if lacks_library else {}
 

@@ -55,20 +55,30 @@ class Surroundings:
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
         home: the control group that supervisors live in.
         namespace: the mount namespace of the present attempt, as a path; empty: that of the node.
-        oom_protected: the daemons are kept from the kernel's OOM killer; jobs must not be.
+        oom_score_adj: of the daemons, negative: they are kept from the kernel's OOM killer; jobs
+            must not be.
+        owners: whose groups are known.
         rules: whose jobs run here.
     """
 
-    __slots__ = ("confined", "core_limits", "home", "namespace", "oom_protected", "rules")
+    __slots__ = (
+        *("confined", "core_limits", "home", "namespace", "oom_score_adj", "owners", "rules"),
+    )
 
     def __init__(self) -> None:
         self.confined = False
         self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
-            self.oom_protected = int(file.read()) < 0
+            self.oom_score_adj = int(file.read())
         self.home = cgroup.Home()
         self.namespace = ""
+        self.owners = privilege.KnownOwners()
         self.rules = privilege.PrivilegeRules()
+
+    @property
+    def oom_protected(self) -> bool:
+        """Return whether the daemons are kept from the kernel's OOM killer."""
+        return self.oom_score_adj < 0
 
 
 def become_job(
@@ -112,9 +122,7 @@ def _run(
 ) -> None:
     if listener is not None:
         terminal.close_all_but(channel, listener.fileno())
-    become_member(task, around)
-    if task.switch_user:
-        identified(channel)
+    become_member(task, around, lambda groups: identified(channel, groups))
     is_away = away.look(task)
     if is_away and not has_outbox(channel):
         return
@@ -140,10 +148,19 @@ def _run(
     start_program(task, os.execve)
 
 
-def become_member(task: Task, around: Surroundings) -> None:
+def become_member(
+    task: Task,
+    around: Surroundings,
+    identified: Callable[[list[int]], None] = lambda _groups: None,
+) -> None:
     """Make this process one of the attempt's.
 
     It gets the attempt's limits, control groups and CPUs, and the owner's rights and no others.
+
+    Args:
+        task: of the attempt.
+        around: see `Surroundings`.
+        identified: is told the groups of an owner whom it has to become, before it does.
 
     Raises:
         LaunchError: that is not possible, or not allowed here.
@@ -157,6 +174,7 @@ def become_member(task: Task, around: Surroundings) -> None:
     private.enter(around)
     if task.switch_user:
         groups = privilege.resolve_groups(task.user, task.uid, task.gid)
+        identified(groups)
         privilege.become(task.uid, task.gid, groups)
     if task.no_new_privileges:
         kernel.forbid_new_privileges()

@@ -7,17 +7,20 @@ whatever is not the usual course: a task with a field that no plain job has, an 
 failure, another end than by exit. `gnode.supervisor.supervise` goes on from there. Without the
 library it does all of it, to the same effect.
 
-The library gives up no rights: a plain job is one of this process's own user.
+Jobs of other users it runs if this process is root's and `Surroundings.owners` knows the groups of
+the owner: a process that Python has forked asks the name service, and tells.
 """
 
 import ctypes
 import os
-from typing import Final
+from typing import Any, Final
 
 from gnode.supervisor.child import Surroundings
+from gnode.supervisor.errors import LaunchError
+from gnode.supervisor.privilege import check_owner
 from gsched import failpoint, trust
 
-ABI: Final = 2  # of attempt.h
+ABI: Final = 3  # of attempt.h
 UNTOUCHED, ANNOUNCED, RUNS, ENDED = range(4)
 _CLOSED, _RULES, _ATTEMPT = range(3)
 _REQUEST_BYTES = 8192
@@ -33,6 +36,10 @@ _POINTS = (
 _HALF_RECORD = _POINTS[4]
 _Point = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _OpenPlace = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
+_FindGroups = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
+    *(ctypes.POINTER(ctypes.c_uint32), ctypes.c_int),
+)
 
 
 class _NativeServer(ctypes.Structure):
@@ -43,6 +50,7 @@ class _NativeServer(ctypes.Structure):
         ("rules", ctypes.c_char_p),
         ("failpoint", _Point),
         ("open_place", _OpenPlace),
+        ("find_groups", _FindGroups),
         ("core_soft", ctypes.c_uint64),
         ("core_hard", ctypes.c_uint64),
         ("look_s", ctypes.c_double),
@@ -66,7 +74,7 @@ class _NativeServer(ctypes.Structure):
         ("status", ctypes.c_int32),
         ("signal", ctypes.c_int32),
         ("is_over", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("oom_score_adj", ctypes.c_int32),
         ("started_s", ctypes.c_double),
         ("started_boottime_s", ctypes.c_double),
         ("cpu_s", ctypes.c_double),
@@ -152,18 +160,21 @@ def load(path: str) -> str:
 class NativeServer:
     """The library, as it serves the launcher for this process."""
 
-    __slots__ = ("_library", "_made")
+    __slots__ = ("_around", "_library", "_made")
 
     def __init__(
         self, library: ctypes.CDLL, channel: int, around: Surroundings, own: tuple[int, int]
     ) -> None:
         self._library = library
+        self._around = around
         self._made = made = _NativeServer(channel=channel, own=_own(own), rules=b"")
         made.core_soft, made.core_hard = (limit & (1 << 64) - 1 for limit in around.core_limits)
         made.set_core = around.core_limits[0] != 0
         made.has_groups = around.home.is_known
         made.look_s, made.place_kept_s = _LOOK_S, trust.WAY_KEPT_S
         made.open_place = _open_place_in_c
+        made.find_groups = _FindGroups(self._find_groups)
+        made.oom_score_adj = around.oom_score_adj
         if any(map(failpoint.is_armed, _POINTS)):
             made.failpoint = _pass_in_c
             made.half_record = failpoint.is_armed(_HALF_RECORD)
@@ -203,6 +214,19 @@ class NativeServer:
         """Return whether the request that was returned is still the next one."""
         return bool(self._made.has_request)
 
+    def _find_groups(self, user: bytes, uid: int, gid: int, groups: Any, most: int) -> int:
+        """Write the groups of an owner whose jobs run here; return how many, -1: ask for them."""
+        try:
+            check_owner(uid, gid, self._around.rules, switch_user=True)
+        except LaunchError:
+            return -1
+        found = self._around.owners.groups(os.fsdecode(user), uid, gid)
+        if found is None or len(found) > most:
+            return -1
+        for place, group in enumerate(found):
+            groups[place] = group
+        return len(found)
+
 
 _REQUEST_AT = _NativeServer.request.offset
 
@@ -215,7 +239,7 @@ def server(channel: int, around: Surroundings, own: tuple[int, int]) -> NativeSe
         around: see `Surroundings`.
         own: pid and start ticks of this process.
     """
-    if _Loaded.library is None or around.oom_protected:
+    if _Loaded.library is None:
         return None
     return NativeServer(_Loaded.library, channel, around, own)
 

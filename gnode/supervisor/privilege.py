@@ -7,13 +7,21 @@ failed runs a user's program as root.
 import errno
 import os
 import pwd
+import time
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
+from gnode.task import Task
 from gsched import trust
 
 _LOGINUID_UNSET = 0xFFFFFFFF
 _UID_MAX = (1 << 32) - 2  # the one above, as -1, leaves the id as it is
+_KEPT_S = 60.0  # as gnode keeps what the name service says of a user
+_OWNERS_MAX = 64
+_ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
+
+#: When the name service was asked, and which files it may have read.
+Moment = tuple[float, tuple[tuple[int, int, int], ...]]
 
 
 class PrivilegeRules:
@@ -114,6 +122,49 @@ def resolve_groups(user: str, uid: int, gid: int) -> list[int]:
             errno=errno.EPERM,
         )
     return groups
+
+
+class KnownOwners:
+    """The groups of users whose jobs this process has just started.
+
+    The processes of these jobs have asked the name service, which may hang; whoever starts the next
+    one need not. They count for a minute, and only as long as the files of accounts are the same.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], tuple[Moment, list[int]]] = {}
+
+    @staticmethod
+    def moment() -> Moment:
+        """Return what `note` has to know: taken before the name service is asked."""
+        return time.monotonic(), _account_files()
+
+    def note(self, task: Task, groups: list[int], since: Moment) -> None:
+        """Keep the groups of a task's owner; none: they are not known."""
+        if len(self._known) >= _OWNERS_MAX:
+            self._known.clear()
+        if groups:
+            self._known[task.user, task.uid, task.gid] = since, sorted(set(groups))
+
+    def groups(self, user: str, uid: int, gid: int) -> list[int] | None:
+        """Return the groups of an owner, ascending; None: the name service has to be asked."""
+        (since_s, files), groups = self._known.get((user, uid, gid), ((-_KEPT_S, ()), []))
+        if time.monotonic() < since_s + _KEPT_S and files == _account_files():
+            return groups
+        return None
+
+
+def _account_files() -> tuple[tuple[int, int, int], ...]:
+    found = []
+    for path in _ACCOUNT_FILES:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
 def become(uid: int, gid: int, groups: list[int]) -> None:

@@ -1,6 +1,6 @@
 """What a supervisor and the process that becomes the job say to each other during its start.
 
-The process sends ``IDENTIFIED`` once it is the owner, if it had to become that; ``STAGING`` with
+The process sends ``IDENTIFIED`` with the groups of an owner whom it has to become; ``STAGING`` with
 the paths of its output if files are copied first; then ``READY`` with these paths, or ``FAILED``
 with the evidence. It continues when it gets ``GO``. Where the node lacks the directory of
 submission, ``OUTBOX`` comes first, also answered by ``GO``, and `AWAY` follows the paths. Its end
@@ -22,15 +22,20 @@ AWAY: Final = "away"
 _OUTBOX = b"O"
 _STARTED = b""  # no message at all is the last one
 _MESSAGE_BYTES_MAX: Final = 16384  # two paths of 4096 bytes, or a message about one
+_GROUPS_MAX: Final = 256  # that are known; who has more is looked up each time
 _LOOK_S: Final = 0.2  # how often a start that hangs looks for an order to stop
 
 
 # --- the process that becomes the job; the channel is a descriptor ---
 
 
-def identified(channel: int) -> None:
-    """Tell the supervisor that this process is the owner: the name service hangs no more."""
-    os.write(channel, _IDENTIFIED)
+def identified(channel: int, groups: list[int]) -> None:
+    """Tell the supervisor the groups of the owner: the name service hangs no more.
+
+    The caller is not the owner yet, who cannot have changed anything of what it tells.
+    """
+    known = groups if len(groups) <= _GROUPS_MAX else ()
+    os.write(channel, _IDENTIFIED + b" ".join(b"%d" % group for group in known))
 
 
 def may_continue(channel: int, state: bytes, paths: tuple[str, str, str]) -> bool:
@@ -63,6 +68,7 @@ class StartChannel:
         task: that is started.
         look: called while no message comes; it raises `LaunchError` if the job is to be stopped.
         make_outbox: called where the job needs one; it raises `LaunchError` if there can be none.
+        identified: called once with the groups of an owner whom the process has to become.
     """
 
     def __init__(
@@ -71,8 +77,11 @@ class StartChannel:
         task: Task,
         look: Callable[[], None],
         make_outbox: Callable[[], None],
+        identified: Callable[[list[int]], None],
     ) -> None:
         self._make_outbox = make_outbox
+        self._identified = identified
+        self._is_owner = not task.switch_user
         self._channel = channel
         self._task = task
         self._look = look
@@ -103,7 +112,6 @@ class StartChannel:
         limit_s = self._task.launch_timeout_s + more_s + 2 * self._task.directory_wait_s
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
-        hangs: Stage = "account" if self._task.switch_user and expected else "workdir"
         while message is None:
             try:
                 message = self._channel.recv(_MESSAGE_BYTES_MAX)
@@ -111,9 +119,12 @@ class StartChannel:
                 self._look()
                 if kernel.boottime_s() < patience_s:
                     continue
+                hangs: Stage = "workdir" if self._is_owner else "account"
                 raise self._hanging(hangs, limit_s) from None
-            if message == _IDENTIFIED:
-                message, hangs = None, "workdir"
+            if message[:1] == _IDENTIFIED and not self._is_owner:  # once: then it is the user's
+                self._is_owner = True
+                self._identified([int(word) for word in message[1:].split()])
+                message = None
             elif message == _OUTBOX:
                 message = None
                 self._make_outbox()

@@ -326,6 +326,7 @@ class _Supervisor:
             stdin = self._gate.reader
         with ours:
             listener = self._listen()
+            since = around.owners.moment()
             try:
                 pid = os.fork()
             except OSError as error:
@@ -352,6 +353,7 @@ class _Supervisor:
                 self._task,
                 lambda: self._pause(0.0),
                 lambda: away.make_outbox(self._task),
+                lambda groups: around.owners.note(self._task, groups, since),
             )
             if staging.has_begun_before(self._task):
                 self._let_stage_in(channel)

@@ -1,6 +1,7 @@
 """Runs the rounds of another checkout's gsched, with that checkout's own interpreter and code.
 
-Arguments: the checkout's scripts/bench directory, CPUs, control group. Each line of the input is a
+Arguments: the checkout's scripts/bench directory, CPUs, control group, and whose jobs (empty: of
+this user). Each line of the input is a
 number of tasks; each line of the output says how long they took and what CPU time they used.
 """
 
@@ -11,13 +12,17 @@ import sys
 
 def main() -> None:
     """Serve until the input ends."""
-    place, cpus, cgroup = sys.argv[1:]
+    place, cpus, cgroup, user = sys.argv[1:]
+    from as_user import ClientOf  # beside this file
+
     sys.path.insert(0, place)
     import gsched_system  # the other one's
 
     with gsched_system.running(
         cpus=int(cpus), cgroup=cgroup, policy="balance", learn=True
     ) as system:
+        if user:
+            system._head = ClientOf(system._head, user, system._cluster.layout.directory)  # noqa: SLF001 - of any version
         for line in sys.stdin:
             elapsed_s = system.measure(int(line))
             used = dataclasses.asdict(system.used)

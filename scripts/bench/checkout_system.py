@@ -38,8 +38,10 @@ class Checkout:
 
 
 @contextmanager
-def running(directory: Path, *, cpus: int, cgroup: str) -> Iterator[Checkout]:
+def running(directory: Path, *, cpus: int, cgroup: str, user: str) -> Iterator[Checkout]:
     """Yield gsched of the checkout in ``directory``, with one node of so many CPUs.
+
+    Its jobs are of ``user``, or of this one.
 
     Raises:
         NotHereError: there is no checkout that has been set up.
@@ -49,7 +51,7 @@ def running(directory: Path, *, cpus: int, cgroup: str) -> Iterator[Checkout]:
     if not python.exists():
         raise NotHereError(f"{python} is not there: run scripts/test once in that checkout")
     with subprocess.Popen(
-        [python, DRIVER, place, str(cpus), cgroup],
+        [python, DRIVER, place, str(cpus), cgroup, user],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="ascii",

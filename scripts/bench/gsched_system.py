@@ -5,7 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+from as_user import ClientOf
 from budget import Snapshot
 from cluster import BIN, Cluster, CpuTimes, one_node
 
@@ -29,9 +31,12 @@ class Gsched:
         elapsed_s: how long these took.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, user: str = "") -> None:
+        """Submit jobs of ``user``, or of this one."""
         self._cluster = cluster
-        self._head = HeadClient(cluster.address)
+        self._head: Any = HeadClient(cluster.address)
+        if user:
+            self._head = ClientOf(self._head, user, cluster.layout.directory)
         self.used = CpuTimes()
         self.reset()
 
@@ -123,6 +128,7 @@ def running(  # noqa: PLR0913 - the ways to run it
     tls: bool = False,
     postgresql: bool = False,
     native: bool = True,
+    user: str = "",
 ) -> Iterator[Gsched]:
     """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not.
 
@@ -130,6 +136,7 @@ def running(  # noqa: PLR0913 - the ways to run it
         tls: the node connects over TLS on loopback, not by a Unix socket.
         postgresql: the head keeps its state there, not in SQLite; it flushes what is committed.
         native: whether plain jobs are run by the native supervisor.
+        user: whose jobs; empty: of this user.
     """
     with ExitStack() as stack:
         # first, so that it ends last
@@ -140,4 +147,4 @@ def running(  # noqa: PLR0913 - the ways to run it
             cluster.use_database(server.url, server.process)
         if tls:
             cluster.use_tls()
-        yield Gsched(cluster)
+        yield Gsched(cluster, user)

@@ -15,6 +15,8 @@ gsched:POLICY, gsched:POLICY:unlearned
              of jobs that have run ([history] learn = false): to compare them in one run.
 gsched+python
              the same without the native supervisor (native_supervisor = false).
+gsched+root
+             the same with jobs of this user, where --user says that they are another one's.
 gsched+tls, gsched+postgresql
              the same with a node that connects over TLS on loopback instead of a Unix socket, or
              a head whose state is in a PostgreSQL server of its own, fsync on, on a Unix socket.
@@ -33,6 +35,7 @@ index into an environment of its own (--hyperqueue).
 import argparse
 import json
 import os
+import pwd
 import statistics
 import sys
 import tempfile
@@ -125,6 +128,7 @@ class Rounds:
             tls="tls" in ways,
             postgresql="postgresql" in ways,
             native="python" not in ways,
+            user="" if "root" in ways else self._options.user,
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)
@@ -137,7 +141,10 @@ class Rounds:
     def _start_checkout(self, name: str) -> System:
         directory = Path(name.partition("@")[2])
         running = checkout_system.running(
-            directory, cpus=self._options.cpus, cgroup=self._options.cgroup
+            directory,
+            cpus=self._options.cpus,
+            cgroup=self._options.cgroup,
+            user=self._options.user,
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)
@@ -186,7 +193,7 @@ class Rounds:
         """Run the shell loop of gsub once and return the seconds of one gsub."""
         jobs = self._options.loop
         gsched = self._gsched.get(GSCHED)
-        if not isinstance(gsched, gsched_system.Gsched) or not jobs:
+        if not isinstance(gsched, gsched_system.Gsched) or not jobs or self._options.user:
             return None
         submitted_s, elapsed_s = gsched.measure_loop(jobs)
         self.rates["gsub loop"] = [jobs / elapsed_s]
@@ -270,6 +277,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--submissions", type=int, default=0, help="of one job each, from one client; 0: none"
     )
+    parser.add_argument(
+        "--user",
+        default="",
+        metavar="NAME",
+        help="of whom gsched's jobs are; needs root; without gsub loop (default: of this user)",
+    )
     parser.add_argument("--loop", type=int, default=100, help="jobs of the gsub loop; 0: none")
     parser.add_argument(
         "--cgroup", default="auto", help="of gsched's node: auto (default), none, or a directory"
@@ -293,6 +306,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
+    if options.user and (
+        os.geteuid() != 0 or options.user not in {a.pw_name for a in pwd.getpwall()}
+    ):
+        parser.error(f"--user {options.user}: run it as root, with a user of this machine")
     wanted = {_kind(name.partition("@")[0]) for name in options.only}
     if unknown := wanted - set(SYSTEMS):
         parser.error(f"--only {','.join(sorted(unknown))}: one of {', '.join(SYSTEMS)}")

@@ -43,11 +43,15 @@ def ordinary_user() -> pwd.struct_passwd:
 
 
 @pytest.fixture
-def launcher() -> Iterator[Launcher]:
+def launcher(library: str) -> Iterator[Launcher]:
+    """Return a launcher, whose idle supervisor knows the user's groups if it has the library."""
     # pytest's own directories are closed to other users.
     top = pathlib.Path(tempfile.mkdtemp(prefix="gsched-root-test-"))
     top.chmod(0o711)
-    launcher = Launcher(top / "state")
+    launcher = Launcher(top / "state", library=library)
+    if library:
+        nowhere = {"stdout_path": "/dev/null", "stderr_path": "/dev/null"}
+        launcher.run(as_user(launcher, ["true"]) | {"job": 99} | nowhere)
     yield launcher
     launcher.close()
     shutil.rmtree(top)

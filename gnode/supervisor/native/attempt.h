@@ -6,8 +6,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GSV_ABI 2 /* a change of `gsv_server` needs the next number, here and in native.py */
+#define GSV_ABI 3 /* a change of `gsv_server` needs the next number, here and in native.py */
 #define GSV_FILES_MAX 8
+#define GSV_GROUPS_MAX 256 /* of an owner */
 #define GSV_TEXT_BYTES 16384 /* of the record of a start, and of an exit */
 #define GSV_REQUEST_BYTES 8192 /* of a request of the launcher */
 
@@ -42,6 +43,8 @@ struct gsv_server {
     const char *rules; /* words of the requests whose rules this process obeys */
     void (*failpoint)(int point);         /* NULL: none is armed */
     int (*open_place)(const char *path); /* opens a directory that only root and we can change; negative: no */
+    /* Whether jobs of this user run here: writes his groups, in order, and returns how many; negative: ask Python. */
+    int (*find_groups)(const char *user, int64_t uid, int64_t gid, uint32_t *groups, int most);
     uint64_t core_soft, core_hard;        /* limits of jobs */
     double look_s;                        /* after which somebody looks after an attempt, seconds */
     double place_kept_s;                  /* for which a directory that was opened counts as in order */
@@ -64,7 +67,7 @@ struct gsv_server {
     int32_t has_status, status; /* of the job's own process */
     int32_t signal;             /* what came up, 0: no signal */
     int32_t is_over;            /* nothing of it was left */
-    int32_t unused;
+    int32_t oom_score_adj;      /* of this process; jobs have 0 where it is negative */
     double started_s, started_boottime_s;
     double cpu_s;
     int64_t memory_peak_bytes;
@@ -94,7 +97,13 @@ struct gsv_attempt {
     size_t cpu_mask_bytes;
     char *info_start; /* JSON of the record of the start, up to what is not known before */
     uint64_t open_files;
-    int64_t job, number;
+    int64_t job, number, uid, gid;
+    uint32_t groups[GSV_GROUPS_MAX];
+    int groups_count;
+    int switch_user;         /* whether the owner is another user than this process's */
+    const char *submit_dir;  /* must be this directory; NULL: any is in order */
+    uint64_t submit_device, submit_inode;
+    int submit_is_shared;    /* it lies on a network file system, where devices may differ */
     off_t journal_bytes; /* of the journal, as far as its orders were read */
     double look_s;       /* CLOCK_BOOTTIME at which somebody has to look */
     double walltime_s;   /* after the start; negative: no limit */
@@ -113,8 +122,23 @@ struct gsv_attempt {
 /* task.c: fill in an attempt from its task, which ends with a NUL; 0: this library cannot run it, and Python does. */
 int gsv_read_task(struct gsv_attempt *a, const char *content, size_t bytes);
 
+/* start.c */
+enum gsv_start {
+    GSV_NOT_STARTED = 0,  /* and it will not run: Python starts it, or finds out why not */
+    GSV_STARTED = 1,      /* and recorded */
+    GSV_STARTED_ONLY = 2, /* Python goes on: it is not recorded, or takes long */
+};
+enum gsv_start gsv_start_program(struct gsv_attempt *a);
+int gsv_may_share_memory(void);
+
 /* supervisor.c: run an attempt as far as it takes its usual course. */
 enum gsv_stage gsv_run(struct gsv_attempt *a);
+int gsv_append(struct gsv_attempt *a, const char *kind, const char *text); /* a line of the journal; 0: it is there */
+int gsv_publish(struct gsv_attempt *a);                                    /* 0: who runs the attempt is recorded */
+int gsv_has_orders(const struct gsv_attempt *a);
+int gsv_open_in_group(const struct gsv_attempt *a, const char *name, int flags);
+void gsv_passes(const struct gsv_attempt *a, enum gsv_point point);
+void gsv_close_if_open(int *fd);
 
 double gsv_boottime_s(void);
 

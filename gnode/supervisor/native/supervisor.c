@@ -1,24 +1,22 @@
-/* The course of a plain job: start its program, wait until nothing of it is left, write the exit record.
+/* The course of a plain job: have its program started, wait until nothing of it is left, write the exit record.
 
    Python's supervisor (gnode.supervisor.supervise) goes on itself with whatever is not the usual course: an order, an
    alarm, a failure, a process that was left behind, another end than by exit. So this file has no rule about any of
    these; it says how far the attempt has come.
 
-   It runs with the rights of the job's owner, who is this process's own user: it gives up none and needs none. Paths
-   and texts come from the task, which only that user, or root, could have written. One attempt at a time; signals are
-   blocked, and have no handlers. */
+   It keeps the rights of its process; where the job's owner is another user, start.c gives them up in the job's process.
+   Paths and texts come from the task, which only this process's user, or root, could have written. One attempt at a
+   time; signals are blocked, and have no handlers. */
 #define _GNU_SOURCE
 #include "attempt.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -26,15 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the start needs until the program runs. */
-struct start {
-    int null, out, err;
-    int procs; /* takes processes into the attempt's group */
-    int fault; /* the child's errno, which it writes into our memory */
-};
-
 static char info_text[GSV_TEXT_BYTES], record_text[GSV_TEXT_BYTES];
-static sigset_t watched, none;
+static sigset_t watched;
 static timer_t timer;
 static int is_ready;
 
@@ -48,13 +39,13 @@ double gsv_boottime_s(void) {
     return seconds(CLOCK_BOOTTIME);
 }
 
-static void close_if_open(int *fd) {
+void gsv_close_if_open(int *fd) {
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
 }
 
-static void passes(const struct gsv_attempt *a, enum gsv_point point) {
+void gsv_passes(const struct gsv_attempt *a, enum gsv_point point) {
     if (a->server->failpoint)
         a->server->failpoint((int)point);
 }
@@ -63,7 +54,6 @@ static void passes(const struct gsv_attempt *a, enum gsv_point point) {
 static int get_ready(void) {
     if (is_ready)
         return 0;
-    sigemptyset(&none);
     sigemptyset(&watched);
     sigaddset(&watched, SIGCHLD);
     sigaddset(&watched, SIGUSR1);
@@ -109,7 +99,7 @@ static uint32_t crc32_of(const char *at, size_t bytes) {
 /* --- the journal --- */
 
 /* Append a line by one write; 0: it is there as a whole. */
-static int append(struct gsv_attempt *a, const char *kind, const char *text) {
+int gsv_append(struct gsv_attempt *a, const char *kind, const char *text) {
     struct iovec parts[] = {
         {(void *)"\n", 1},
         {(void *)kind, strlen(kind)},
@@ -124,7 +114,7 @@ static int append(struct gsv_attempt *a, const char *kind, const char *text) {
 }
 
 /* Return whether somebody else, who can only be gnode, has written into the journal. */
-static int has_orders(const struct gsv_attempt *a) {
+int gsv_has_orders(const struct gsv_attempt *a) {
     struct stat status;
     return fstat(a->journal_fd, &status) < 0 || status.st_size != a->journal_bytes;
 }
@@ -132,7 +122,7 @@ static int has_orders(const struct gsv_attempt *a) {
 /* --- before the program --- */
 
 /* Open a file of the group; negative: it cannot be opened. */
-static int open_in_group(const struct gsv_attempt *a, const char *name, int flags) {
+int gsv_open_in_group(const struct gsv_attempt *a, const char *name, int flags) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/%s", a->cgroup, name);
     if (length < 0 || (size_t)length >= sizeof path)
@@ -141,7 +131,7 @@ static int open_in_group(const struct gsv_attempt *a, const char *name, int flag
 }
 
 static int confine(const struct gsv_attempt *a) {
-    int fd = open_in_group(a, "cpuset.cpus", O_WRONLY);
+    int fd = gsv_open_in_group(a, "cpuset.cpus", O_WRONLY);
     if (fd < 0)
         return -1;
     ssize_t written = write(fd, a->cpuset, strlen(a->cpuset));
@@ -157,143 +147,20 @@ static int announce(struct gsv_attempt *a) {
         a->user_dir_fd = openat(a->place_fd, a->user_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (a->user_dir_fd < 0)
             goto undo;
+        if (a->switch_user && fchown(a->user_dir_fd, (uid_t)a->uid, (gid_t)a->gid) < 0)
+            goto undo;
     }
     if (a->cgroup && mkdir(a->cgroup, 0755) < 0 && errno != EEXIST)
         goto undo;
     if (a->cpuset && confine(a) < 0)
         goto undo;
-    if (append(a, "starting", "") == 0)
+    if (gsv_append(a, "starting", "") == 0)
         return 0;
 undo:
-    close_if_open(&a->user_dir_fd);
+    gsv_close_if_open(&a->user_dir_fd);
     if (a->place_fd >= 0)
         unlinkat(a->place_fd, a->user_dir, AT_REMOVEDIR);
     return -1; /* Python makes the group again, or finds out why it cannot */
-}
-
-/* Open an output file as gnode.supervisor.output does; negative: not so simple. */
-static int open_output(const struct gsv_attempt *a, const char *path) {
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_CLOEXEC | O_NONBLOCK | (a->append ? 0 : O_TRUNC);
-    int fd = open(path, flags, 0666);
-    if (fd < 0)
-        return -1;
-    struct stat status;
-    if (fstat(fd, &status) == 0 && (S_ISREG(status.st_mode) || S_ISCHR(status.st_mode)) &&
-        fcntl(fd, F_SETFL, O_APPEND) == 0)
-        return fd;
-    close(fd);
-    return -1;
-}
-
-static int write_file(int directory, const struct gsv_file *file) {
-    int fd = openat(directory, file->name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return -1;
-    uint64_t written = 0;
-    while (written < file->bytes) {
-        ssize_t bytes = write(fd, file->content + written, file->bytes - written);
-        if (bytes <= 0)
-            break;
-        written += (uint64_t)bytes;
-    }
-    int is_whole = written == file->bytes && fchmod(fd, file->mode) == 0;
-    close(fd);
-    return is_whole ? 0 : -1;
-}
-
-/* Enter the working directory, and open and write the job's files; all of it may be done again. */
-static int prepare(const struct gsv_attempt *a, struct start *s) {
-    if (chdir(a->cwd) < 0)
-        return -1;
-    s->out = open_output(a, a->out_path);
-    if (s->out < 0)
-        return -1;
-    if (a->err_path) {
-        s->err = open_output(a, a->err_path);
-        if (s->err < 0)
-            return -1;
-    }
-    for (int number = 0; number < a->files_count; number++)
-        if (write_file(a->user_dir_fd, &a->files[number]) < 0)
-            return -1;
-    s->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (s->null < 0)
-        return -1;
-    if (a->cgroup) {
-        s->procs = open_in_group(a, "cgroup.procs", O_WRONLY);
-        if (s->procs < 0)
-            return -1;
-    }
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
-        return -1;
-    rlim_t soft = a->open_files < files.rlim_max ? a->open_files : files.rlim_max;
-    if (soft != files.rlim_cur) { /* it stays: a supervisor needs less than any job */
-        files.rlim_cur = soft;
-        if (setrlimit(RLIMIT_NOFILE, &files) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* Become the program, in a child of vfork(2): it has our memory, and writes nothing into it but the fault. */
-__attribute__((noreturn)) static void become_program(const struct gsv_attempt *a, struct start *s, const char *path) {
-    const struct rlimit cores = {a->server->core_soft, a->server->core_hard};
-    if (setsid() < 0 || dup2(s->null, 0) < 0 || dup2(s->out, 1) < 0 ||
-        dup2(s->err < 0 ? s->out : s->err, 2) < 0)
-        goto fault;
-    if (a->server->set_core && setrlimit(RLIMIT_CORE, &cores) < 0)
-        goto fault;
-    if (s->procs >= 0 && write(s->procs, "0", 1) != 1)
-        goto fault;
-    if (a->cpu_mask_bytes && sched_setaffinity(0, a->cpu_mask_bytes, (const cpu_set_t *)a->cpu_mask) < 0)
-        goto fault;
-    if (a->no_new_privileges && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-        goto fault;
-    if (sigprocmask(SIG_SETMASK, &none, NULL) < 0)
-        goto fault;
-    execve(path, a->argv, a->env);
-fault:
-    s->fault = errno ? errno : EIO;
-    _exit(127);
-}
-
-/* Start the program; return its pid, or -1. */
-__attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct start *s, const char *path) {
-    ((volatile struct start *)s)->fault = 0;
-    pid_t pid = vfork(); /* it returns when the child has become the program, or has ended */
-    if (pid == 0)
-        become_program(a, s, path);
-    if (pid > 0 && ((volatile struct start *)s)->fault) {
-        waitpid(pid, NULL, 0);
-        return -1;
-    }
-    return pid;
-}
-
-static void start_any(struct gsv_attempt *a, struct start *s) {
-    for (char **path = a->programs; *path; path++) {
-        pid_t pid = spawn(a, s, *path);
-        if (pid > 0) {
-            a->job_pid = pid;
-            return;
-        }
-    }
-}
-
-static int start_program(struct gsv_attempt *a) {
-    struct start s = {-1, -1, -1, -1, 0};
-    mode_t before = umask(a->umask);
-    if (prepare(a, &s) == 0 && append(a, "may run", "") == 0)
-        start_any(a, &s);
-    umask(before);
-    if (chdir("/") < 0) { /* or the user's file system would stay busy: it cannot fail */
-    }
-    close_if_open(&s.null);
-    close_if_open(&s.out);
-    close_if_open(&s.err);
-    close_if_open(&s.procs);
-    return a->job_pid > 0 ? 0 : -1;
 }
 
 /* --- while it runs --- */
@@ -319,7 +186,7 @@ static unsigned long long start_ticks(pid_t pid) {
 }
 
 /* Record who runs the attempt; -1: that is not written. */
-static int publish(struct gsv_attempt *a) {
+int gsv_publish(struct gsv_attempt *a) {
     char started[64], boottime[64];
     a->started_s = seconds(CLOCK_REALTIME);
     a->started_boottime_s = seconds(CLOCK_BOOTTIME);
@@ -329,7 +196,7 @@ static int publish(struct gsv_attempt *a) {
         info_text, sizeof info_text,
         "%s, \"job_pid\": %d, \"job_start_ticks\": %llu, \"started_s\": %s, \"started_boottime_s\": %s}",
         a->info_start, (int)a->job_pid, start_ticks(a->job_pid), started, boottime);
-    if (length < 0 || (size_t)length >= sizeof info_text || append(a, "started ", info_text) < 0)
+    if (length < 0 || (size_t)length >= sizeof info_text || gsv_append(a, "started ", info_text) < 0)
         return -1;
     a->info = info_text;
     return 0;
@@ -390,7 +257,7 @@ static int watch(struct gsv_attempt *a) {
 /* Return the number behind a name that begins a line of a file of the group; 0: it is not there. */
 static unsigned long long group_number(const struct gsv_attempt *a, const char *file, const char *name) {
     char text[4096];
-    int fd = open_in_group(a, file, O_RDONLY);
+    int fd = gsv_open_in_group(a, file, O_RDONLY);
     if (fd < 0)
         return 0;
     ssize_t bytes = read(fd, text, sizeof text - 1);
@@ -404,13 +271,16 @@ static unsigned long long group_number(const struct gsv_attempt *a, const char *
     return at ? strtoull(at + strlen(name), NULL, 10) : 0;
 }
 
-/* Remove the directory if it holds nothing but what was written for the job; gnode removes any other. */
-static void remove_directory(struct gsv_attempt *a) {
-    if (a->user_dir_fd < 0)
-        return;
-    for (int number = 0; number < a->files_count; number++)
+static void remove_files(const struct gsv_attempt *a) {
+    for (int number = 0; a->user_dir_fd >= 0 && number < a->files_count; number++)
         unlinkat(a->user_dir_fd, a->files[number].name, 0);
-    unlinkat(a->place_fd, a->user_dir, AT_REMOVEDIR);
+}
+
+/* Remove the directory if it holds nothing but what was written for the job; gnode removes any other. */
+static void remove_directory(const struct gsv_attempt *a) {
+    remove_files(a);
+    if (a->user_dir_fd >= 0)
+        unlinkat(a->place_fd, a->user_dir, AT_REMOVEDIR);
 }
 
 /* Write how the attempt ended; -1: Python does, and finds out why that was not possible here. */
@@ -424,7 +294,7 @@ static int write_end(struct gsv_attempt *a) {
     put_number(ended, sizeof ended, seconds(CLOCK_REALTIME));
     put_number(wall, sizeof wall, to_microseconds(seconds(CLOCK_BOOTTIME) - a->started_boottime_s));
     put_number(cpu, sizeof cpu, to_microseconds(a->cpu_s));
-    passes(a, GSV_BEFORE_GROUPS);
+    gsv_passes(a, GSV_BEFORE_GROUPS);
     if (a->cgroup && rmdir(a->cgroup) < 0)
         return -1; /* somebody is in it, or the job has made others in it */
     remove_directory(a);
@@ -439,13 +309,13 @@ static int write_end(struct gsv_attempt *a) {
     length = snprintf(line, sizeof line, "\nended %08x %s", crc32_of(record_text, (size_t)length), record_text);
     if (length < 0 || (size_t)length >= sizeof line)
         return -1;
-    passes(a, GSV_BEFORE_RECORD);
+    gsv_passes(a, GSV_BEFORE_RECORD);
     if (a->server->half_record && write(a->journal_fd, line, (size_t)length / 2) > 0)
-        passes(a, GSV_HALF_RECORD);
-    if (append(a, line + 1, "") < 0)
+        gsv_passes(a, GSV_HALF_RECORD);
+    if (gsv_append(a, line + 1, "") < 0)
         return -1;
     a->record = record_text;
-    passes(a, GSV_AFTER_RECORD);
+    gsv_passes(a, GSV_AFTER_RECORD);
     return 0;
 }
 
@@ -454,13 +324,15 @@ enum gsv_stage gsv_run(struct gsv_attempt *a) {
     a->info = a->record = "";
     if (get_ready() < 0 || announce(a) < 0)
         return GSV_UNTOUCHED;
-    passes(a, GSV_BEFORE_FORK);
-    if (start_program(a) < 0)
+    gsv_passes(a, GSV_BEFORE_FORK);
+    enum gsv_start came = gsv_start_program(a);
+    if (came == GSV_NOT_STARTED) {
+        remove_files(a); /* their owner may not write them, and Python writes them again */
         return GSV_ANNOUNCED;
-    passes(a, GSV_AFTER_FORK);
-    if (publish(a) < 0 || arm(a) < 0)
+    }
+    if (came == GSV_STARTED_ONLY || arm(a) < 0)
         return GSV_RUNS;
-    if (has_orders(a)) {
+    if (gsv_has_orders(a)) {
         a->signal = SIGUSR1;
         return GSV_RUNS;
     }
@@ -469,6 +341,6 @@ enum gsv_stage gsv_run(struct gsv_attempt *a) {
     a->is_over = 1;
     if (!WIFEXITED(a->status) || WEXITSTATUS(a->status) == 126 || write_end(a) < 0) /* 126: it may tell of its code */
         return GSV_RUNS;
-    close_if_open(&a->user_dir_fd);
+    gsv_close_if_open(&a->user_dir_fd);
     return GSV_ENDED;
 }

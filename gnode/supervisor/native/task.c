@@ -3,33 +3,17 @@
    A field that is not in `FIELDS`, or has a value that no plain job has, makes the task Python's: so a task with a new
    field is, until this file knows it. What a job needs of Python is decided here alone. */
 #define _GNU_SOURCE
-#include "attempt.h"
 #include "json.h"
+#include "task.h"
 
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define CPUS_MAX 65536
-#define BOOT_ID_BYTES 36
 
 /* --- the fields of a task --- */
 
 enum kind { SKIP, NOTHING, ONLY_NULL, TEXT, NO_TEXT, INTEGER, NUMBER, NO_NUMBER, TRUTH, ARGV, ENV, TASK_FILES, CPUS, CPUSET, AWAY };
-
-struct task {
-    int64_t job, number, uid, umask, open_files;
-    double walltime_s, lease_s, lease_from_s;
-    int append, no_new_privileges;
-    char *cwd, *out, *err, *out_name, *err_name, *join, *user_dir, *cgroup;
-    char *cpuset_path, *away_mark, *away_dir;
-    int64_t cpuset_version;
-    int highest_cpu; /* negative: it has none of its own */
-};
 
 struct field {
     const char *name;
@@ -48,10 +32,10 @@ static const struct field FIELDS[] = {
     {"checkpoint_signal", SKIP, 0, 0},
     {"job", INTEGER, 1, AT(job)},
     {"attempt", INTEGER, 1, AT(number)},
-    {"user", SKIP, 0, 0},
+    {"user", TEXT, 1, AT(user)},
     {"uid", INTEGER, 1, AT(uid)},
-    {"gid", SKIP, 0, 0},
-    {"switch_user", NOTHING, 1, 0},
+    {"gid", INTEGER, 1, AT(gid)},
+    {"switch_user", TRUTH, 1, AT(switch_user)},
     {"argv", ARGV, 1, 0},
     {"env", ENV, 1, 0},
     {"cwd", TEXT, 1, AT(cwd)},
@@ -328,196 +312,6 @@ static int read_fields(struct reader *r, struct task *t, struct gsv_attempt *a) 
     return r->is_bad ? -1 : 0;
 }
 
-/* --- from the task to the attempt --- */
-
-/* Write a text as Python's json.dumps() does. */
-static char *put_json(char *to, const char *from) {
-    *to++ = '"';
-    for (const unsigned char *at = (const unsigned char *)from; *at; at++) {
-        unsigned code = *at;
-        int more = code >= 0xC2 && code < 0xE0 ? 1 : code >= 0xE0 && code < 0xF0 ? 2 : code >= 0xF0 && code < 0xF5 ? 3 : 0;
-        unsigned whole = more == 1 ? code & 0x1F : more == 2 ? code & 0x0F : code & 0x07;
-        int length = 0;
-        while (length < more && (at[length + 1] & 0xC0) == 0x80) {
-            length++;
-            whole = whole << 6 | (at[length] & 0x3F);
-        }
-        if (code == '"' || code == '\\') {
-            to += sprintf(to, "\\%c", (int)code);
-        } else if (code >= 0x20 && code < 0x7F) {
-            *to++ = (char)code;
-        } else if (code == '\n' || code == '\r' || code == '\t' || code == '\b' || code == '\f') {
-            to += sprintf(to, "\\%c", code == '\n' ? 'n' : code == '\r' ? 'r' : code == '\t' ? 't' : code == '\b' ? 'b' : 'f');
-        } else if (code < 0x80) {
-            to += sprintf(to, "\\u%04x", code);
-        } else if (more == 0 || length < more) { /* a byte that is no text */
-            to += sprintf(to, "\\udc%02x", code);
-        } else {
-            at += more;
-            if (whole >= 0x10000)
-                to += sprintf(to, "\\u%04x\\u%04x", 0xD800 + ((whole - 0x10000) >> 10), 0xDC00 + (whole & 0x3FF));
-            else
-                to += sprintf(to, "\\u%04x", whole);
-        }
-    }
-    *to++ = '"';
-    *to = 0;
-    return to;
-}
-
-static int set_info_start(struct gsv_attempt *a, const char *out, const char *err) {
-    const char *own = a->server->own;
-    a->info_start = gsv_take(6 * (strlen(out) + strlen(err)) + strlen(own) + 64);
-    if (a->info_start == NULL)
-        return -1;
-    char *to = a->info_start;
-    to = put_json(to + sprintf(to, "{\"stdout_path\": "), out);
-    to = put_json(to + sprintf(to, ", \"stderr_path\": "), err);
-    sprintf(to, ", \"away\": false, %s", own);
-    return 0;
-}
-
-/* The paths of the output files, as gnode.supervisor.output plans them. */
-static int set_output(struct gsv_attempt *a, const struct task *t) {
-    const char *out = t->out, *err = t->err;
-    if (*out && out[strlen(out) - 1] == '/')
-        out = gsv_joined(t->out, t->out_name, "");
-    if (*err && err[strlen(err) - 1] == '/')
-        err = gsv_joined(t->err, t->err_name, "");
-    if (out == NULL || err == NULL)
-        return -1;
-    if (strcmp(t->join, "eo") == 0)
-        out = err;
-    else if (strcmp(t->join, "oe") == 0 || strcmp(t->err, out) == 0)
-        err = out;
-    a->out_path = out;
-    a->err_path = strcmp(err, out) == 0 ? NULL : err;
-    return set_info_start(a, out, err);
-}
-
-/* The paths at which the program may be, in turn. */
-static int set_programs(struct gsv_attempt *a) {
-    struct reader r = {"", 0};
-    struct texts all = {NULL, 0, 0};
-    const char *program = a->argv[0];
-    if (strchr(program, '/')) {
-        add(&r, &all, a->argv[0]);
-    } else {
-        const char *path = "/bin:/usr/bin"; /* Python's os.defpath */
-        for (char **each = a->env; *each; each++)
-            if (strncmp(*each, "PATH=", 5) == 0)
-                path = *each + 5;
-        for (;;) {
-            size_t length = strcspn(path, ":");
-            char *made = gsv_take(length + strlen(program) + 2);
-            if (made)
-                sprintf(made, "%.*s/%s", (int)length, path, program);
-            add(&r, &all, made);
-            if (path[length] == 0)
-                break;
-            path += length + 1;
-        }
-    }
-    a->programs = all.at;
-    return r.is_bad ? -1 : 0;
-}
-
-/* Open the directory in which the job's own one is made: as it was opened a moment ago, or by Python, which walks. */
-static int open_place(const struct gsv_attempt *a, const char *path) {
-    static char kept_path[PATH_MAX];
-    static dev_t device;
-    static ino_t inode;
-    static double kept_until_s;
-    struct stat status;
-    int fd = -1;
-    if (strlen(path) >= sizeof kept_path)
-        return -1;
-    if (strcmp(kept_path, path) == 0 && gsv_boottime_s() < kept_until_s) {
-        fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == device && status.st_ino == inode)
-            return fd;
-        if (fd >= 0)
-            close(fd);
-    }
-    kept_path[0] = 0;
-    fd = a->server->open_place(path);
-    if (fd >= 0 && fstat(fd, &status) == 0) {
-        device = status.st_dev;
-        inode = status.st_ino;
-        kept_until_s = gsv_boottime_s() + a->server->place_kept_s;
-        strcpy(kept_path, path);
-    }
-    return fd;
-}
-
-static int set_user_dir(struct gsv_attempt *a, char *user_dir) {
-    a->place_fd = -1;
-    if (a->files_count == 0)
-        return 0;
-    char *slash = strrchr(user_dir, '/');
-    if (slash == NULL || slash == user_dir || slash[1] == 0)
-        return -1;
-    *slash = 0;
-    a->user_dir = slash + 1;
-    a->place_fd = open_place(a, user_dir);
-    return a->place_fd < 0 ? -1 : 0;
-}
-
-/* Return whether the directory of submission is certainly here: it has the number that is noted, under this kernel.
-   gsched.directories knows all other cases. */
-static int is_here(const char *mark, const char *path) {
-    static char boot_id[BOOT_ID_BYTES + 1];
-    if (boot_id[0] == 0) {
-        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            return 0;
-        ssize_t bytes = read(fd, boot_id, BOOT_ID_BYTES);
-        close(fd);
-        boot_id[bytes == BOOT_ID_BYTES ? BOOT_ID_BYTES : 0] = 0;
-    }
-    if (boot_id[0] == 0 || strncmp(mark, boot_id, BOOT_ID_BYTES) != 0 || mark[BOOT_ID_BYTES] != ' ')
-        return 0;
-    const char *parts = mark + BOOT_ID_BYTES + 1, *end = strchr(parts, ' ');
-    if (end == NULL)
-        return 0;
-    const char *last = end;
-    while (last > parts && last[-1] != ',')
-        last--;
-    char *at;
-    unsigned long long device = strtoull(last, &at, 16);
-    if (at == last || *at != '.')
-        return 0;
-    const char *after = at + 1;
-    unsigned long long inode = strtoull(after, &at, 16);
-    if (at == after || (*at != 'n' && at != end))
-        return 0;
-    struct stat status;
-    return stat(path, &status) == 0 && status.st_dev == device && status.st_ino == inode;
-}
-
-static int is_allowed(const struct gsv_attempt *a, const struct task *t) {
-    const struct gsv_server *server = a->server;
-    if (t->uid != (int64_t)getuid() || (t->uid == 0 && !server->allow_root))
-        return 0;
-    if (t->cgroup && !server->has_groups)
-        return 0;
-    if (t->cpuset_path && (t->cgroup == NULL || strcmp(t->cpuset_path, t->cgroup) != 0))
-        return 0; /* a group of version 1: it would have to be joined besides */
-    return t->away_mark == NULL || (t->away_dir && is_here(t->away_mark, t->away_dir));
-}
-
-static int set_moments(struct gsv_attempt *a, const struct task *t) {
-    double now_s = gsv_boottime_s();
-    a->look_s = now_s + a->server->look_s;
-    a->walltime_s = t->walltime_s;
-    if (t->lease_s == 0)
-        return 0;
-    double until_s = t->lease_from_s + t->lease_s;
-    if (until_s < a->look_s)
-        a->look_s = until_s;
-    return until_s <= now_s ? -1 : 0;
-}
-
 int gsv_read_task(struct gsv_attempt *a, const char *content, size_t bytes) {
     struct reader r = {content, 0};
     struct task t;
@@ -526,21 +320,9 @@ int gsv_read_task(struct gsv_attempt *a, const char *content, size_t bytes) {
     t.open_files = 1024;
     t.highest_cpu = -1;
     gsv_forget_all();
-    if (read_fields(&r, &t, a) < 0 || r.at != content + bytes || !is_allowed(a, &t))
+    if (read_fields(&r, &t, a) < 0 || r.at != content + bytes)
         return -1;
-    a->job = t.job;
-    a->number = t.number;
-    a->cwd = t.cwd;
-    a->append = t.append;
-    a->umask = (mode_t)t.umask;
-    a->no_new_privileges = t.no_new_privileges;
-    a->open_files = t.open_files > 0 ? (uint64_t)t.open_files : 0;
-    a->cgroup = t.cgroup && *t.cgroup ? t.cgroup : NULL;
-    if (t.cpuset_path == NULL)
-        a->cpuset = NULL;
     a->cpu_mask = cpu_mask;
     a->cpu_mask_bytes = t.highest_cpu < 0 ? 0 : 8 * (size_t)(t.highest_cpu / 64 + 1);
-    if (set_moments(a, &t) < 0 || set_output(a, &t) < 0 || set_programs(a) < 0)
-        return -1;
-    return set_user_dir(a, t.user_dir);
+    return gsv_plan(a, &t);
 }
