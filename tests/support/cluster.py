@@ -24,6 +24,10 @@ LOG_TAIL_BYTES = 8_000
 MASTER_PORTS = 100
 MASTER_PORT_FIRST, MASTER_PORT_LAST = 20_000, 29_999
 
+#: What gnode logs once the head has registered it.
+REGISTERED = b"registered with the head"
+#: Looks into a node's log for one request to the head, which costs a hundred times as much.
+LOOKS = 10
 #: What gnode logs once it has told its launcher of the library that runs plain jobs.
 NATIVE_WORDS = "plain jobs are run by the native supervisor"
 
@@ -78,6 +82,7 @@ class Cluster:
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._log_ends: dict[str, int] = {}  # of nodes, when they were started last
         self._client = HeadClient(str(self.socket))
         self._node_port = 0
         self._keep_port: Callable[[], object] | None = None
@@ -219,24 +224,37 @@ class Cluster:
         if not str(values["head"]).startswith("unix:") and "[tls]" not in self.node_tables:
             role: Role = "login" if values.get("role") == "login" else "node"
             give_certificate(self.state_dir, Path(str(values["state_dir"])), name, role=role)
-        process = self._spawn("gnode.main", config, f"{name}.log", env)
+        log = self.directory / f"{name}.log"
+        self._log_ends[name] = log.stat().st_size if log.exists() else 0
+        process = self._spawn("gnode.main", config, log.name, env)
         self._nodes[name] = process
         if wait:
             self.wait_for_node(name)
 
     def wait_for_node(self, name: str, state: str = "up", timeout_s: float = PATIENCE_S) -> None:
         """Wait until the head says that the node is in ``state``."""
+        looks = 0
 
         def there() -> bool:
+            nonlocal looks
+            looks += 1
             process = self._nodes[name]
             if state == "up":
                 assert process.poll() is None, (
                     f"gnode {name} ended with {process.returncode}:\n{self.log(f'{name}.log')}"
                 )
+                if looks % LOOKS and not self._has_registered(name):
+                    return False
             nodes = {row.name: row.state for row in self.head.nodes().nodes}
             return nodes.get(name) == state
 
         wait_until(there, timeout_s, what=f"node {name} to be {state}")
+
+    def _has_registered(self, name: str) -> bool:
+        """Return whether a node has written that it is registered, since its start."""
+        with (self.directory / f"{name}.log").open("rb") as file:
+            file.seek(self._log_ends[name])
+            return REGISTERED in file.read()
 
     def wait_for_start(self, job: int | str) -> None:
         """Wait until the head knows of a job's start: its state is "running" from the launch on."""
