@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from tests.support.chaos import Chaos
+from tests.support.builds import give_native_library
+from tests.support.chaos import NODES, Chaos
 from tests.support.cluster import Cluster
 
 ROUNDS = int(os.environ.get("GSCHED_CHAOS_ROUNDS", "20"))
@@ -16,8 +17,10 @@ SEED = int(os.environ.get("GSCHED_CHAOS_SEED", "1"))
 
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_no_acknowledged_job_is_lost_or_run_twice_while_the_head_is_killed(
-    cluster: Cluster, process_marker: str
+    cluster: Cluster, process_marker: str, native_library: str
 ) -> None:
+    for name in NODES:
+        give_native_library(native_library, cluster.node_dir(name))
     chaos = Chaos(cluster, process_marker, seed=SEED, faults=("head",))
 
     problems = chaos.run(ROUNDS)

@@ -232,7 +232,6 @@ def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
     assert before.items() <= site.pids().items()
 
 
-@fresh
 def test_up_starts_a_cluster_of_before_certificates(site: Site) -> None:
     """It wrote the key of the cluster to each file itself; everything else in them stays."""
     site.up("--nodes", "1")
@@ -295,7 +294,6 @@ def test_a_job_outlives_the_daemons_and_its_outcome_is_found(site: Site) -> None
     assert len(story.attempts) == 1
 
 
-@fresh
 def test_config_check_of_its_file_says_where_the_nodes_have_theirs(site: Site) -> None:
     site.up("--nodes", "2", "--cpus", "1")
 
