@@ -25,7 +25,7 @@ from gsched.config.tables import Config
 from gsched.protocol.job_rows import JobStory
 from tests.support import records
 from tests.support.builds import give_native_library
-from tests.support.cluster import wait_until
+from tests.support.cluster import NATIVE_WORDS, wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.processes import MARKER, kill_all, processes_of
 
@@ -149,6 +149,9 @@ def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> No
     assert outcome is not None
     assert (outcome.kind, outcome.exit_code) == ("exited", 0)
     assert (site.jobs / "out.txt").read_text() == "hello\n"
+    if find_compiler() is not None:
+        log = site.layout.node("n1").log
+        wait_until(lambda: NATIVE_WORDS in log.read_text(), what="the library for plain jobs")
 
     down = site.down()
     assert down.status == 0
