@@ -2,18 +2,21 @@
 
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from gnode.hw import cgroups
 from gsched.failpoint import FAILPOINTS
 from tests.support.launching import Launcher, process_is_there, wait_until
 
@@ -162,6 +165,34 @@ def test_what_fails_is_told_by_python(start: Start, changes: dict[str, Any], wor
 
     assert record["kind"] == "launch_failed"
     assert words in record["message"]
+
+
+@pytest.mark.parametrize("owner", [OWNER, {}], ids=["another", "own"])
+@pytest.mark.parametrize("inject", ["", "clone3:error=ENOSYS"], ids=["born", "joins"])
+def test_a_job_is_in_its_group_from_the_beginning(
+    start: Start, owner: dict[str, Any], inject: str
+) -> None:
+    """It is born there, and joins where the kernel knows no other way."""
+    launcher = start(*filter(None, [inject]))
+    roots = cgroups.find_roots("auto", str(launcher.state))
+    if roots.tracking is None:
+        pytest.skip("no control groups of version 2 can be made here")
+    launcher.run(a_job(launcher, 1, "true"))
+    try:
+        for job in (2, 3):
+            group = pathlib.Path(roots.tracking, f"{job}.1-{uuid.uuid4().hex[:6]}")
+            task = launcher.task(job, ["cat", "/proc/self/cgroup"], cgroup=str(group)) | owner
+            assert launcher.run(task)["exit_code"] == 0
+            assert f"/{group.name}\n" in launcher.output(job)
+            supervisor = launcher.started(job)["pid"]
+            assert group.name not in pathlib.Path(f"/proc/{supervisor}/cgroup").read_text()
+            assert not group.exists()
+    finally:
+        cgroups.remove_if_empty(roots)
+    starts = native_starts(launcher) if owner else said(launcher).count("vfork(")
+    if platform.machine() == "x86_64":
+        born = said(launcher).count("CLONE_INTO_CGROUP")
+        assert (born, starts) == ((1, 1) if inject else (2, 0))
 
 
 @pytest.mark.parametrize("owner", [OWNER, {}], ids=["another", "own"])

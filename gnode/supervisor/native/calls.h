@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__)
 #define GSV_SHARES_MEMORY 1 /* a child may run in this process's memory */
-static inline long gsv_call(long number, long a, long b, long c, long d, long e) {
+__attribute__((always_inline)) static inline long gsv_call(long number, long a, long b, long c, long d, long e) {
     register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = e;
     long result;
@@ -23,8 +23,29 @@ static inline long gsv_call(long number, long a, long b, long c, long d, long e)
                      : "rcx", "r11", "memory");
     return result;
 }
+
+/* clone3(2) of a child that runs `entry` on a stack of its own, and never returns from it. */
+static inline long gsv_clone3(const void *args, size_t bytes, int (*entry)(void *), void *given) {
+    register int (*kept_entry)(void *) __asm__("r12") = entry;
+    register void *kept_given __asm__("r13") = given;
+    long result;
+    __asm__ volatile("syscall\n\t"
+                     "test %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "xor %%ebp, %%ebp\n\t"
+                     "mov %%r13, %%rdi\n\t"
+                     "call *%%r12\n\t"
+                     "hlt\n"
+                     "1:"
+                     : "=a"(result)
+                     : "a"((long)SYS_clone3), "D"(args), "S"(bytes), "r"(kept_entry), "r"(kept_given)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#define GSV_HAS_CLONE3 1
 #elif defined(__aarch64__)
 #define GSV_SHARES_MEMORY 1
+#define GSV_HAS_CLONE3 0
 static inline long gsv_call(long number, long a, long b, long c, long d, long e) {
     register long x8 __asm__("x8") = number;
     register long x0 __asm__("x0") = a;
@@ -36,6 +57,7 @@ static inline long gsv_call(long number, long a, long b, long c, long d, long e)
     return x0;
 }
 #else
+#define GSV_HAS_CLONE3 0
 #define GSV_SHARES_MEMORY 0 /* such a child would need the calls of this processor: it is Python's */
 static inline long gsv_call(long number, long a, long b, long c, long d, long e) {
     long result = syscall(number, a, b, c, d, e);

@@ -12,6 +12,7 @@
 
 #include <linux/capability.h>
 #include <linux/futex.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,17 +34,23 @@
 /* How far a child in our memory has come; the kernel writes GONE when it has become the program, or has ended. */
 enum place { GONE = 0, BEGUN = 1, READY = 2, MAY_GO = 3 };
 
+/* Arguments of clone3(2), up to the first version that knows control groups. */
+struct clone_words {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+};
+
 /* What the start needs until the program runs. */
 struct start {
     const struct gsv_attempt *attempt;
     uint32_t place; /* a futex */
     int null, out, err;
-    int procs; /* takes processes into the attempt's group */
+    int procs; /* takes processes into the attempt's group; negative: the child is born there, or there is none */
     int fault; /* the child's errno, which it writes into our memory */
     pid_t supervisor;
 };
 
 static const uint64_t no_signals;
+static int is_old_kernel; /* it has no clone3(2), or that knows no control groups */
 
 /* --- what both kinds of child do --- */
 
@@ -159,22 +166,57 @@ __attribute__((noreturn)) static void become_program(const struct gsv_attempt *a
     give_up(s, result);
 }
 
+/* As vfork(2), in a control group if that is not negative: return when the child is the program, or has ended. */
+#if GSV_HAS_CLONE3
+__attribute__((always_inline)) static inline long vfork_into(int group) {
+    struct clone_words words = {0};
+    words.flags = CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP;
+    words.exit_signal = SIGCHLD;
+    words.cgroup = (uint64_t)group;
+    return gsv_call(SYS_clone3, gsv_address(&words), sizeof words, 0, 0, 0);
+}
+#else
+#define vfork_into(group) (-ENOSYS)
+#endif
+
+/* Whether a child is born in its group: joining one waits for all processors, up to 13 ms. */
+static int is_born_in_group(const struct gsv_attempt *a) {
+    return GSV_HAS_CLONE3 && a->cgroup && !is_old_kernel;
+}
+
+/* Open what takes a child into its group: the group itself, or the file in it; 0: that cannot be done. */
+static int open_group(const struct gsv_attempt *a, int *group, int *procs) {
+    *group = *procs = -1;
+    if (a->cgroup == NULL)
+        return 1;
+    if (is_born_in_group(a))
+        return (*group = open(a->cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0;
+    return (*procs = gsv_open_in_group(a, "cgroup.procs", O_WRONLY)) >= 0;
+}
+
+/* Learn from a child that could not be made; Python starts this one, in any case. */
+static void note_refusal(long result, int group) {
+    if (group >= 0 && (result == -ENOSYS || result == -EINVAL || result == -E2BIG || result == -EOPNOTSUPP || result == -EPERM))
+        is_old_kernel = 1;
+}
+
 /* Start the program; 0: it does not run. */
-__attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct start *s) {
-    pid_t pid = vfork(); /* it returns when the child has become the program, or has ended */
+__attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct start *s, int group) {
+    long pid = group >= 0 ? vfork_into(group) : vfork();
     if (pid == 0)
         become_program(a, s);
     if (pid > 0 && ((volatile struct start *)s)->fault) {
-        waitpid(pid, NULL, 0);
+        waitpid((pid_t)pid, NULL, 0);
         return 0;
     }
-    return pid < 0 ? 0 : pid;
+    note_refusal(pid, group);
+    return pid < 0 ? 0 : (pid_t)pid;
 }
 
-static enum gsv_start start_own(struct gsv_attempt *a, struct start *s) {
+static enum gsv_start start_own(struct gsv_attempt *a, struct start *s, int group) {
     mode_t before = umask(a->umask);
     if (prepare(a, s) == 0 && gsv_append(a, "may run", "") == 0)
-        a->job_pid = spawn(a, s);
+        a->job_pid = spawn(a, s, group);
     umask(before);
     if (chdir("/") < 0) { /* or the user's file system would stay busy: it cannot fail */
     }
@@ -321,15 +363,37 @@ static void protect_again(const struct gsv_server *server) {
         close(fd);
 }
 
+/* Start the child in our memory, in a control group if that is not negative; negative: there is none. */
+static pid_t start_child(struct start *s, void *stack, int group) {
+    const uint64_t flags = CLONE_VM | CLONE_CHILD_CLEARTID;
+#if GSV_HAS_CLONE3
+    if (group >= 0) {
+        struct clone_words words = {0};
+        words.flags = flags | CLONE_INTO_CGROUP;
+        words.exit_signal = SIGCHLD;
+        words.child_tid = (uint64_t)gsv_address(&s->place);
+        words.stack = (uint64_t)gsv_address(stack) - STACK_BYTES;
+        words.stack_size = STACK_BYTES;
+        words.cgroup = (uint64_t)group;
+        pid_t pid = (pid_t)gsv_clone3(&words, sizeof words, become_owners_program, s);
+        note_refusal(pid, group);
+        return pid;
+    }
+#endif
+    (void)group;
+    return clone(become_owners_program, stack, (int)flags | SIGCHLD, s, NULL, NULL, &s->place);
+}
+
 static enum gsv_start start_other(struct gsv_attempt *a) {
     static struct start s; /* a child that was killed may still leave it */
     enum gsv_start came = GSV_NOT_STARTED;
     void *stack = stack_top();
-    int procs = a->cgroup ? gsv_open_in_group(a, "cgroup.procs", O_WRONLY) : -1;
-    if (stack == NULL || (a->cgroup && procs < 0))
+    int group, procs;
+    if (stack == NULL || !open_group(a, &group, &procs))
         return GSV_NOT_STARTED;
     s = (struct start){a, BEGUN, -1, -1, -1, procs, 0, getpid()};
-    pid_t pid = clone(become_owners_program, stack, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, &s, NULL, NULL, &s.place);
+    pid_t pid = start_child(&s, stack, group);
+    gsv_close_if_open(&group);
     gsv_close_if_open(&procs);
     if (pid < 0)
         return GSV_NOT_STARTED;
@@ -380,10 +444,11 @@ enum gsv_start gsv_start_program(struct gsv_attempt *a) {
     if (a->switch_user)
         return start_other(a);
     struct start s = {a, GONE, -1, -1, -1, -1, 0, 0};
-    s.procs = a->cgroup ? gsv_open_in_group(a, "cgroup.procs", O_WRONLY) : -1;
-    if (a->cgroup && s.procs < 0)
+    int group;
+    if (!open_group(a, &group, &s.procs))
         return GSV_NOT_STARTED;
-    enum gsv_start came = start_own(a, &s);
+    enum gsv_start came = start_own(a, &s, group);
+    gsv_close_if_open(&group);
     gsv_close_if_open(&s.procs);
     return came;
 }
