@@ -6,9 +6,11 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator
@@ -20,7 +22,15 @@ from hypothesis import HealthCheck, settings
 
 import gsched.cli.commands  # noqa: F401 - it switches garbage collection off
 from tests.support import timings
-from tests.support.processes import MARKER, attempts, describe, kill_all, processes_of
+from tests.support.processes import (
+    FORKS,
+    MARKER,
+    attempts,
+    describe,
+    kill_all,
+    pids,
+    processes_of,
+)
 
 gc.enable()  # as this process is no command, see `gsched.cli.commands`
 
@@ -68,8 +78,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep what each test takes, in the process that has started the workers."""
-    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
+    """Keep what each test takes, in the process that starts the workers, and what these share."""
+    if hasattr(config, "workerinput"):
+        return
+    shared = tempfile.mkdtemp(prefix="gsched-forks-")
+    os.environ[FORKS] = shared
+    config.add_cleanup(functools.partial(shutil.rmtree, shared))
+    if hasattr(config, "cache"):
         config.pluginmanager.register(timings.Timings(config.cache))
 
 
@@ -208,13 +223,14 @@ def _nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     marker: str = request.getfixturevalue("process_marker")
     directory: Path = request.getfixturevalue("tmp_path")
+    before = pids()
     yield
 
-    left = processes_of(marker, directory)
+    left = processes_of(marker, directory, before)
     for _ in attempts(LEFT_BEHIND_TIMEOUT_S):
         if not left:
             return
-        left = processes_of(marker, directory)
+        left = processes_of(marker, directory, before)
     names = describe(left)
     kill_all(lambda: processes_of(marker, directory))
     pytest.fail(f"this test left processes behind (killed now):\n{names}", pytrace=False)
@@ -227,6 +243,7 @@ def cluster(tmp_path: Path, process_marker: str) -> Iterator[object]:
     from tests.support.cluster import Cluster
 
     made = Cluster(tmp_path / "cluster", process_marker)
+    made.others = pids()
     yield made
     made.stop()
 

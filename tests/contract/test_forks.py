@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support import forks
@@ -171,6 +172,29 @@ def test_a_time_out_before_an_answer_spoils_no_later_process(tmp_path: Path) -> 
 
     assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (4, 5)
     server.close()
+
+
+def test_servers_of_one_run_share_one_process_that_has_imported(tmp_path: Path) -> None:
+    """Each outlives the other, and that process; after its end the next server gets a new one."""
+    program = tmp_path / "program.py"
+    program.write_text("print('ran')")
+    servers = [forks.ForkServer(sys.executable, ["json", "this"]) for _ in range(2)]
+    parents = [psutil.Process(server.pid).ppid() for server in servers]
+    assert servers[0].pid != servers[1].pid
+    assert parents[0] == parents[1] != os.getpid()
+
+    servers[0].close()
+    os.kill(parents[1], signal.SIGKILL)
+    servers.append(forks.ForkServer(sys.executable, ["json", "this"]))
+    assert psutil.Process(servers[2].pid).ppid() != parents[1]
+    for server in servers[1:]:
+        assert server.run([str(program)], timeout=PATIENCE_S).stdout == "ran\n"
+        server.close()
+
+
+def test_a_server_that_cannot_import_says_why() -> None:
+    with pytest.raises(RuntimeError, match=r"No module named 'json\.nothing'"):
+        forks.ForkServer(sys.executable, ["json.nothing"])
 
 
 @pytest.mark.root

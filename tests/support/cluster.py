@@ -79,6 +79,7 @@ class Cluster:
         self.cuda_driver = ""  # of nodes that share GPUs by interception
         self.node_tables = ""  # further tables of nodes, as TOML text
         self.head_module = "gschedd.main"
+        self.others: frozenset[str] = frozenset()  # processes that are not its own, if known
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -294,13 +295,13 @@ class Cluster:
         for process in (*self._nodes.values(), self._head_process):
             if process is not None and process.poll() is None:
                 _kill(process)
-        kill_all(lambda: processes_of(self._marker, self.directory))
+        kill_all(lambda: processes_of(self._marker, self.directory, self.others))
         if self._keep_port is not None:
             self._keep_port()
 
     def pids(self) -> list[int]:
         """Return the processes that belong to this test."""
-        return [each.pid for each in processes_of(self._marker, self.directory)]
+        return [each.pid for each in processes_of(self._marker, self.directory, self.others)]
 
     def log(self, name: str) -> str:
         """Return the end of one log."""

@@ -1,13 +1,14 @@
 """Runs programs in forks of a process that has imported what they import.
 
-``python fork_server.py CHANNEL PADDING MODULE...`` imports the modules and serves requests, each
-one message of the socket CHANNEL with a ``number``, which is in the answer: ``{"start": ...}`` with
-three standard streams, answered by a process id; or ``{"end": pid}``, of a process that has ended,
-answered by its wait status and its seconds of CPU time. A module whose name ends with ``!`` is
-forgotten again, with all below it: a fork that runs it executes it once more, as ``python -m``
-does, and finds in memory all that it imports. A fork that starts one of the modules (``gsched up``
-a daemon, the head a worker) gets a fork of itself (`Daemons`). The environment must hold what the
-modules read at their import (``OMP_NUM_THREADS``).
+``python fork_server.py LISTENER PADDING MODULE...`` imports the modules. Who connects to the socket
+LISTENER gets a server of its own, a fork. That serves requests, each one message with a ``number``,
+which is in the answer: ``{"join": FILE}`` of a control group, answered by the server's process id;
+``{"start": ...}`` with three standard streams, answered by a process id; or ``{"end": pid}``, of a
+process that has ended, answered by its wait status and its seconds of CPU time. A module whose name
+ends with ``!`` is forgotten again, with all below it: a fork that runs it executes it once more, as
+``python -m`` does, and finds in memory all that it imports. A fork that starts one of the modules
+(``gsched up`` a daemon, the head a worker) gets a fork of itself (`Daemons`). The environment must
+hold what the modules read at their import (``OMP_NUM_THREADS``).
 """
 
 import atexit
@@ -46,6 +47,18 @@ GC_THRESHOLDS, SWITCH_S = gc.get_threshold(), sys.getswitchinterval()
 HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
+def accept(listener: socket.socket) -> socket.socket:
+    """Return, in forks only, the connection of each process that connects."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a server has ended
+    while True:
+        channel, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return channel
+        channel.close()
+
+
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Serve requests; return None at their end, and in a fork what it is to run."""
     ended: dict[int, tuple[int, float]] = {}
@@ -54,7 +67,12 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         if not message:
             return None
         request = json.loads(message)
-        if "start" in request:
+        if "join" in request:
+            answer, cpu_s = os.getpid(), 0.0
+            if request["join"]:
+                with open(request["join"], "w") as group:
+                    group.write("0")
+        elif "start" in request:
             pid, cpu_s = os.fork(), 0.0
             if pid == 0:
                 channel.close()
@@ -255,8 +273,9 @@ def _write(first: int, last: int, words: list[str]) -> None:
 
 def main() -> None:
     """Import, serve, and in a fork run."""
-    _, channel, _, *names = sys.argv
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that it serves
+    _, listener, _, *names = sys.argv
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that has started it
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in names:
         importlib.import_module(name.removesuffix("!"))
     forgotten = tuple(name.replace("!", ".") for name in names if name.endswith("!"))
@@ -267,7 +286,7 @@ def main() -> None:
     gc.enable()  # which the start of a daemon has turned off
     gc.freeze()  # a fork's collections leave the pages that all share alone
     assert len(os.listdir("/proc/self/task")) == 1, "only this thread would be in the forks"
-    to_run = serve(socket.socket(fileno=int(channel)))
+    to_run = serve(accept(socket.socket(fileno=int(listener))))
     if to_run is not None:
         Daemons.modules = frozenset(name.removesuffix("!") for name in names)
         subprocess.Popen = Daemons  # type: ignore[misc]  # of this process alone

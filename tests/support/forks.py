@@ -9,7 +9,10 @@ be there already. ``test_starts`` starts each program for real.
 """
 
 import atexit
+import contextlib
+import fcntl
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -17,6 +20,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,7 +28,7 @@ from typing import IO, Any, NamedTuple
 
 from tests.support import timings
 from tests.support.fork_server import MESSAGE_BYTES, PADDING
-from tests.support.processes import MARKER
+from tests.support.processes import FORKS, MARKER
 from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -80,36 +84,111 @@ class Wrapper(NamedTuple):
 NONE = Wrapper()
 
 
+#: Of processes that have imported some modules, and that this one has started.
+_started: "list[subprocess.Popen[bytes]]" = []
+
+
+def _connect(python: str, modules: tuple[str, ...]) -> socket.socket:
+    """Return a connection with a new fork of the one process of this run that has these modules.
+
+    All workers of a run share it; it is started by the first that needs it, and ends with that.
+    """
+    wanted = hashlib.sha256(repr((python, modules)).encode()).hexdigest()[:16]
+    path = os.path.join(_directory(), wanted)
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            channel.connect(path)
+        except OSError:  # there is none, or it has ended
+            _start(python, modules, path)
+            channel.connect(path)
+    return channel
+
+
+@functools.cache
+def _directory() -> str:
+    """Return where the sockets of this run are: for all of its workers, or for this process."""
+    given = os.environ.get(FORKS)
+    if given:
+        return given
+    made = tempfile.TemporaryDirectory(prefix="gsched-forks-")
+    atexit.register(made.cleanup)
+    return made.name
+
+
+def _start(python: str, modules: tuple[str, ...], path: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop(MARKER, None)  # it is of no single test
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        process = subprocess.Popen(
+            [python, str(SERVER), str(listener.fileno()), PADDING, *modules],
+            env={**environment, "PADDING": PADDING},
+            # Pipes, or the streams of the forks would take themselves for files.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[listener.fileno()],
+        )
+    if not _started:
+        atexit.register(_end_all)
+    _started.append(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> str:
+    """End a process, and return what it has printed; servers may have its streams still."""
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout as output:
+        os.set_blocking(output.fileno(), False)
+        return (output.read() or b"").decode(errors="replace")
+
+
+def _output_of_ended() -> str:
+    output = ""
+    for process in list(_started):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timings.END_S)  # its socket closes before its parent is told
+            _started.remove(process)
+            output += f":\n{_end(process)}"
+    return output
+
+
+def _end_all() -> None:
+    while _started:
+        _end(_started.pop())
+
+
 class ForkServer:
     """Gives programs a process of their own that has imported some modules already.
 
     Attributes:
         trains: it can start nodes.
+        pid: its process id.
     """
 
     def __init__(self, python: str, modules: Sequence[str]) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        environment.pop(MARKER, None)  # it is of no single test
         self.trains = "gnode.main!" in modules
         self._turn = threading.Lock()
         self._number = 0
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [python, str(SERVER), str(theirs.fileno()), PADDING, *modules],
-                env={**environment, "PADDING": PADDING},
-                # Pipes, or the streams of the forks would take themselves for files.
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                pass_fds=[theirs.fileno()],
-            )
+        try:
+            self.pid = self._join(python, tuple(modules))
+        except RuntimeError:  # with the worker that had started it, perhaps
+            self.pid = self._join(python, tuple(modules))
 
-    @property
-    def pid(self) -> int:
-        """Return its process id."""
-        return self._process.pid
+    def _join(self, python: str, modules: tuple[str, ...]) -> int:
+        self._channel = _connect(python, modules)
+        try:
+            return self.ask({"join": timings.account()})[0]
+        except RuntimeError:
+            self._channel.close()
+            raise
 
     def ask(self, request: Mapping[str, object], streams: Sequence[int] = ()) -> tuple[int, float]:
         """Return the server's answer to a request: a number, and seconds of CPU time.
@@ -119,15 +198,20 @@ class ForkServer:
         with self._turn:
             self._number += 1
             message = json.dumps({**request, "number": self._number}).encode()
-            socket.send_fds(self._channel, [message], streams)
+            with contextlib.suppress(ConnectionError):  # the next line says it
+                socket.send_fds(self._channel, [message], streams)
             while True:
-                answer = self._channel.recv(MESSAGE_BYTES)
+                answer = self._receive()
                 if not answer:
-                    output, _ = self._process.communicate()
-                    raise RuntimeError(f"the server of forks has ended:\n{output}")
+                    raise RuntimeError(f"the server of forks has ended{_output_of_ended()}")
                 number, found, cpu_s = json.loads(answer)
                 if number == self._number:
                     return found, cpu_s
+
+    def _receive(self) -> bytes:
+        with contextlib.suppress(ConnectionError):
+            return self._channel.recv(MESSAGE_BYTES)
+        return b""
 
     def start(
         self,
@@ -161,8 +245,10 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and with it each fork."""
+        end = os.pidfd_open(self.pid)
         self._channel.close()
-        self._process.communicate()
+        select.select([end], [], [])
+        os.close(end)
 
 
 class Forked(subprocess.Popen[Any]):

@@ -10,6 +10,8 @@ import psutil
 
 #: Set in the environment of each system and cli test; processes inherit it unless they clean up.
 MARKER = "GSCHED_TEST_MARKER"
+#: Where the workers of a run find its servers of forks (`tests.support.forks`).
+FORKS = "GSCHED_TEST_FORKS"
 LONGEST_PAUSE_S = 0.1
 #: How long a test waits for what must come, seconds. It is no measure of speed: a machine that does
 #: ten other things at once must pass, too.
@@ -17,17 +19,25 @@ PATIENCE_S = 60.0
 ENVIRONMENT_BYTES = 1 << 20
 
 
-def processes_of(marker: str, directory: Path) -> list[psutil.Process]:
+def pids() -> frozenset[str]:
+    """Return the ids of all processes."""
+    return frozenset(filter(str.isdigit, os.listdir("/proc")))
+
+
+def processes_of(
+    marker: str, directory: Path, others: frozenset[str] = frozenset()
+) -> list[psutil.Process]:
     """Return the live processes that belong to a test, other than this one and its ancestors.
 
     A process belongs to it if its environment has the test's marker, if it works in the test's
     directory or writes its output there (jobs get a fresh environment, but run and write
-    somewhere), or if it descends from one that does.
+    somewhere), or if it descends from one that does. ``others`` were there before the test: a
+    look at a process takes 40 µs, and there are hundreds.
     """
     ours = _with_ancestors(os.getpid())
     mark, below = f"\0{MARKER}={marker}\0".encode(), f"{directory}/"
-    names = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in ours]
-    found = {int(name) for name in names if _belongs(name, mark, below)}
+    names = [name for name in pids() if int(name) not in ours]
+    found = {int(name) for name in names if name not in others and _belongs(name, mark, below)}
     if not found:
         return []
     parents = {int(name): _parent(name) for name in names}  # once for all: there are hundreds

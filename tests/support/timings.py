@@ -35,6 +35,11 @@ def open_account() -> None:
         atexit.register(_close_account)  # after servers of forks, which are registered later
 
 
+def account() -> str:
+    """Return the file by which a process counts here; empty: there is no account."""
+    return str(_account[0] / "cgroup.procs") if _account else ""
+
+
 def _close_account() -> None:
     """Leave the group, and remove it with those of workers, once what runs in them has ended."""
     group = _account.pop()

@@ -18,9 +18,12 @@ from tests.support.processes import PATIENCE_S
 LINES = 400_000
 #: About 2.7 MiB: three pieces.
 COUNT = ("-N", "count", "--", "seq", str(LINES))
-COUNTED = "".join(f"{number}\n" for number in range(1, LINES + 1))
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+
+
+def counted() -> str:
+    return "".join(f"{number}\n" for number in range(1, LINES + 1))
 
 
 @pytest.fixture
@@ -163,7 +166,7 @@ def test_whoever_is_killed_on_the_way_nothing_is_lost_and_nothing_twice(
 
     assert story.row.outcome is not None
     assert story.row.outcome.exit_code == 0
-    assert target.read_text() == "before\n" + COUNTED
+    assert target.read_text() == "before\n" + counted()
 
 
 def test_output_waits_for_room_on_the_host_of_submission(apart: Apart) -> None:
@@ -183,7 +186,7 @@ def test_output_waits_for_room_on_the_host_of_submission(apart: Apart) -> None:
     assert "l1: " in story.row.outcome.message
     assert "No space left on device" in story.row.outcome.message
     assert peeked.stdout == f"{LINES}\n", peeked
-    assert returned(apart, job) == COUNTED
+    assert returned(apart, job) == counted()
 
 
 def waiting(apart: Apart) -> int:
