@@ -72,6 +72,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # aiohttp reads the certificates of the system at its import, for 0.1 s: no test needs them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+# Threads for matrices of ten rows wait for each other, and compute while they wait.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 timings.open_account()  # before `tests.support.forks` looks in which control groups it is
 # A shell ignores it for what runs in the background, and so would each command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

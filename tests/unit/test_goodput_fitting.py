@@ -4,6 +4,7 @@ import importlib.util
 import math
 import random
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,26 +199,27 @@ def test_no_general_solver_finds_less_loss(
         overlap=1.6,
     )
     steps = observed(own, configurations, noise=noise)
+    nodes, gpus, batches = (
+        np.array([getattr(seen, name) for seen in steps])
+        for name in ("nodes", "gpus", "batch_per_gpu")
+    )
+    gradient_s, step_s = (
+        np.array([getattr(seen, name) for seen in steps]) for name in ("gradient_s", "step_s")
+    )
 
-    def rmse(pairs: Iterable[tuple[float, float]]) -> float:
-        squares = [math.log(predicted / true) ** 2 for predicted, true in pairs]
-        return math.sqrt(sum(squares) / len(squares))
+    def rmse(predicted: Any, true: Any) -> float:
+        return float(np.sqrt(np.mean(np.log(predicted / true) ** 2)))
 
     def loss(logs: Iterable[float]) -> float:
         values = [math.exp(value) for value in logs]
         tried = ThroughputParameters(
             **dict(zip(ThroughputParameters.__struct_fields__, values, strict=True))
         )
-        times = [
-            step_times(tried, nodes=seen.nodes, replicas=seen.gpus, per_gpu=seen.batch_per_gpu)
-            for seen in steps
-        ]
+        times = step_times(tried, nodes=nodes, replicas=gpus, per_gpu=batches)
         slopes = (values[3] / values[2]) ** 2 + (values[5] / values[4]) ** 2
         return (
-            rmse(
-                (float(t.gradient_s), seen.gradient_s) for t, seen in zip(times, steps, strict=True)
-            )
-            + rmse((float(t.step_s), seen.step_s) for t, seen in zip(times, steps, strict=True))
+            rmse(times.gradient_s, gradient_s)
+            + rmse(times.step_s, step_s)
             + 1e-3 * (values[6] - 1) ** 2
             + 1e-2 * slopes
         )
