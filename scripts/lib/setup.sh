@@ -130,7 +130,9 @@ gsched_setup_optimum() {
 gsched_setup_training_steps() {
     local torch=${GSCHED_TORCH:-torch==2.13.0}
     # The version is pinned: it is what the demo and the tests were checked with.
-    gsched_step training "$torch" gsched_pip "$torch and scikit-learn" "$torch" scikit-learn
+    # Bytecode is written at the first import: of most modules nobody makes use.
+    gsched_step training "$torch" \
+        gsched_pip "$torch and scikit-learn" --no-compile "$torch" scikit-learn
 }
 
 gsched_setup_training() {
@@ -142,7 +144,7 @@ gsched_setup_frameworks_steps() {
     local torch=${GSCHED_TORCH:-torch==2.13.0} # again, or pip may bring another one
     gsched_step frameworks "$torch transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6" \
         gsched_pip "transformers, accelerate and lightning" \
-        "$torch" transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6
+        --no-compile "$torch" transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6
 }
 
 gsched_setup_frameworks() {
