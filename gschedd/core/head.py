@@ -46,7 +46,7 @@ from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
 from gschedd.core.requests.migrate import next_vacating
 from gschedd.core.requests.resubmit import check_agreed, prepare_again
-from gschedd.core.requests.submit import Submission, first_state, known_submission, prepare
+from gschedd.core.requests.submit import Submission, first_state, known_submission, submission_of
 from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.elements import SLURM_MARK, more_elements, reserved
@@ -160,7 +160,7 @@ class Head:
         known = known_submission(self.state, command.caller.uid, command.submitted.key)
         if known is not None:
             return Step(job=known)
-        submission = prepare(
+        submission = submission_of(
             command, state=self.state, settings=self.settings, intern=self._intern, now_s=now_s
         )
         guarantees: list[f.AnyFact] = []

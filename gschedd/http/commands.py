@@ -28,7 +28,7 @@ from gschedd.core.forecast.deadline import guarantee_of
 from gschedd.core.head import Head
 from gschedd.core.requests import commands as c
 from gschedd.core.requests.authorize import Verb, authorize
-from gschedd.core.requests.submit import Submission, known_submission, prepare
+from gschedd.core.requests.submit import Submission, after, known_submission, prepare
 from gschedd.core.state.settings import Caller
 from gschedd.core.state.step import Step
 from gschedd.engine.inbox import Action
@@ -40,7 +40,7 @@ from gschedd.http.audit import note_results, note_verb
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.code import CodeSnapshots
-from gschedd.http.contents import Content, TextQuota, content_of
+from gschedd.http.contents import Content, TextQuota, brings_same, content_of, submit_command
 from gschedd.http.elements import meant
 from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
@@ -92,7 +92,7 @@ class Parts:
     texts: TextQuota
 
 
-_Received = tuple[submissions.SubmitJob, Content, Mapping[int, bool]]
+_Received = tuple[c.Submit, Content]
 
 
 class _Item:
@@ -151,9 +151,9 @@ class Commands:
             for job in submission.jobs:
                 await self._parts.code.check(caller.uid, job.snapshot)
             known, pairs = await self._received(submission.jobs, caller, pace)
-            steps = [] if forecast else await self._queue(pairs, caller, known)
+            steps = [] if forecast else await self._queue(pairs, known)
         if forecast:  # which may take long; others get the turn meanwhile
-            steps = await self._queue_unless_late(pairs, caller, known)
+            steps = await self._queue_unless_late(pairs, known)
         for job, step in zip(submission.jobs, steps, strict=True):
             if job.interactive is not None and step.job:
                 self._parts.expect_client(step.job)
@@ -180,33 +180,39 @@ class Commands:
         loop = asyncio.get_running_loop()
         contents: list[Content] = []
         pace.begin()
-        for job in jobs:
-            if len(job.script) + len(job.lines) > SMALL_BYTES:
+        for number, job in enumerate(jobs):
+            if number and brings_same(job, jobs[number - 1]):
+                contents.append(contents[-1])
+            elif len(job.script) + len(job.lines) > SMALL_BYTES:
                 contents.append(await loop.run_in_executor(None, content_of, job))
             else:
                 contents.append(content_of(job))
             await pace.keep()
         new = (each for job, each in zip(jobs, contents, strict=True) if job.key not in known)
         await self._parts.texts.admit(caller.uid, new)
-        return known, [(job, each, past) for job, each in zip(jobs, contents, strict=True)]
+        pairs = zip(jobs, contents, strict=True)
+        return known, [(submit_command(job, each, caller, past), each) for job, each in pairs]
 
-    async def _queue(
-        self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
-    ) -> list[Step]:
+    async def _queue(self, pairs: Sequence[_Received], known: Mapping[str, int]) -> list[Step]:
         """Queue jobs, some at a time, so that nobody waits for all of a large request."""
 
         def queue(part: Sequence[_Received], now_s: float) -> list[Step]:
-            return [
-                Step(job=known[job.key])
-                if job.key in known
-                else self._submit(job, content, caller, now_s, past=past)
-                for job, content, past in part
-            ]
+            steps: list[Step] = []
+            before: tuple[c.Submit, Step] | None = None  # that was accepted
+            for command, content in part:
+                key = command.submitted.key
+                if key in known:
+                    steps.append(Step(job=known[key]))
+                    continue
+                step = self._submit(after(command, before), content, now_s)
+                before = (command, step) if step.facts else before
+                steps.append(step)
+            return steps
 
         return await self._in_slices(pairs, partial(self._in_engine, queue))
 
     async def _queue_unless_late(
-        self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
+        self, pairs: Sequence[_Received], known: Mapping[str, int]
     ) -> list[Step]:
         """Queue jobs one by one, each judged with those before it: else all would be guaranteed.
 
@@ -214,41 +220,35 @@ class Commands:
         """
 
         async def queue(part: Sequence[_Received]) -> Sequence[Step]:
-            ((job, content, past),) = part
-            if job.key in known:
-                return [Step(job=known[job.key])]
-            if not job.reject_if_late:
-                return await self._ask(partial(submit, job, content, past, None))
+            ((command, content),) = part
+            if command.submitted.key in known:
+                return [Step(job=known[command.submitted.key])]
+            if not command.submitted.reject_if_late:
+                return await self._ask(partial(submit, command, content, None))
             async with self._judging:
                 try:
-                    outlook = await self._outlook(job, caller, past)
+                    outlook = await self._outlook(command)
                 except GschedError as error:
                     return [Step(error=error)]
-                return await self._ask(partial(submit, job, content, past, outlook))
+                return await self._ask(partial(submit, command, content, outlook))
 
         def submit(
-            job: submissions.SubmitJob,
-            content: Content,
-            past: Mapping[int, bool],
-            outlook: Forecast | None,
-            now_s: float,
+            command: c.Submit, content: Content, outlook: Forecast | None, now_s: float
         ) -> list[Step]:
-            return [self._submit(job, content, caller, now_s, outlook, past=past)]
+            return [self._submit(command, content, now_s, outlook)]
 
         return await self._in_slices(pairs, queue, size=1)
 
-    async def _outlook(
-        self, job: submissions.SubmitJob, caller: Caller, past: Mapping[int, bool]
-    ) -> Forecast | None:
+    async def _outlook(self, command: c.Submit) -> Forecast | None:
         """Return what is expected of a job, were it submitted now; None: it has been.
 
         Raises:
             GschedError: it would be refused in any case.
         """
-        if known_submission(self._head.state, caller.uid, job.key) is not None:
+        uid = command.caller.uid
+        if known_submission(self._head.state, uid, command.submitted.key) is not None:
             return None
-        spec = self._prepared(job, caller, past).spec
-        return await self._parts.forecasts.outlook(spec, uid=caller.uid)
+        return await self._parts.forecasts.outlook(self._prepared(command).spec, uid=uid)
 
     async def _ask(self, action: Action) -> Sequence[Step]:
         return await self._engine.ask(action, is_request=True)
@@ -310,37 +310,21 @@ class Commands:
         return known
 
     def _submit(
-        self,
-        job: submissions.SubmitJob,
-        content: Content,
-        caller: Caller,
-        now_s: float,
-        outlook: Forecast | None = None,
-        *,
-        past: Mapping[int, bool],
+        self, command: c.Submit, content: Content, now_s: float, outlook: Forecast | None = None
     ) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
-        command = c.Submit(
-            caller=caller,
-            submitted=job,
-            digests=(content.script.digest, content.environment.digest),
-            lines_digest=content.lines.digest,
-            past=past,
-        )
         step = self._head.command(command, now_s, outlook)
         if step.facts:
             for blob in content.blobs:
                 if blob.digest:
-                    self._engine.keep_blob(blob.digest, blob.data, caller.uid)
+                    self._engine.keep_blob(blob.digest, blob.data, command.caller.uid)
                     self._parts.blobs.put(blob.digest, blob.data)
         return step
 
-    def _prepared(
-        self, job: submissions.SubmitJob, caller: Caller, past: Mapping[int, bool]
-    ) -> Submission:
+    def _prepared(self, command: c.Submit) -> Submission:
         """Return what a job would be; raise why it would be refused."""
         return prepare(
-            c.Submit(caller=caller, submitted=job, digests=("", ""), past=past),
+            command,
             state=self._head.state,
             settings=self._head.settings,
             intern=lambda request: request,
@@ -355,7 +339,8 @@ class Commands:
             if known is not None:
                 return submissions.SubmitResult(id=known)
             past = await past_of(job.depends, self._head.state, self._parts.queries.ended_well)
-            submission = self._prepared(job, caller, past)
+            command = c.Submit(caller=caller, submitted=job, digests=("", ""), past=past)
+            submission = self._prepared(command)
             outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
             if job.reject_if_late:
                 now_s = self._parts.clock.wall_s()

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,8 @@ from gsched.clock import Clock
 from gsched.errors import StorageFullError
 from gsched.model.units import format_size
 from gsched.protocol import submissions
+from gschedd.core.requests.commands import Submit
+from gschedd.core.state.settings import Caller
 
 RECOUNT_S: Final = 60.0  # between two counts of what one user has: each reads an index
 MAX_COUNTED: Final = 10_000  # users whose number is kept
@@ -48,6 +50,28 @@ def content_of(job: submissions.SubmitJob) -> Content:
         script=_blob(job.script.encode(errors="surrogatepass")),
         environment=_blob(environment),
         lines=_blob(job.lines.encode(errors="surrogatepass")),
+    )
+
+
+def brings_same(job: submissions.SubmitJob, other: submissions.SubmitJob) -> bool:
+    """Return whether two jobs have the same content."""
+    return (job.script, job.environment, job.lines) == (
+        other.script,
+        other.environment,
+        other.lines,
+    )
+
+
+def submit_command(
+    job: submissions.SubmitJob, content: Content, caller: Caller, past: Mapping[int, bool]
+) -> Submit:
+    """Return the command that queues a job with its content."""
+    return Submit(
+        caller=caller,
+        submitted=job,
+        digests=(content.script.digest, content.environment.digest),
+        lines_digest=content.lines.digest,
+        past=past,
     )
 
 

@@ -19,6 +19,13 @@ class Command(Struct, frozen=True, kw_only=True):
     caller: Caller
 
 
+class AcceptedJob(Struct, frozen=True, kw_only=True):
+    """A job that was just queued, and what its user is told."""
+
+    job: int
+    warnings: tuple[str, ...]
+
+
 class Submit(Command, frozen=True, kw_only=True):
     """Queue a job.
 
@@ -26,12 +33,15 @@ class Submit(Command, frozen=True, kw_only=True):
         digests: of its script and environment as the store keeps them.
         lines_digest: of the lines of an array's elements.
         past: of finished jobs that it depends on, whether they succeeded.
+        same_as: a job of the same request which differs in its key only, and after which nothing
+            but such jobs was queued: only what depends on the number of jobs is checked again.
     """
 
     submitted: SubmitJob
     digests: tuple[str, str]
     lines_digest: str = ""
     past: Mapping[int, bool] = MappingProxyType({})
+    same_as: AcceptedJob | None = None
 
 
 class Resubmit(Command, frozen=True, kw_only=True):

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct, structs
 
 from gsched.model.job import JobSpec, SubmitPlace, stated_of
+from gsched.model.limits import check_texts, texts_of
 from gsched.model.resources import Request
 from gsched.model.states import JobState, LaunchKind
 from gsched.protocol.submissions import SubmitJob
-from gschedd.core.requests.access import owner_of
+from gschedd.core.requests.access import check_caller, owner_of
 from gschedd.core.requests.checkpointing import saving_of
-from gschedd.core.requests.commands import Submit
-from gschedd.core.requests.content import checked_array
+from gschedd.core.requests.commands import AcceptedJob, Submit
+from gschedd.core.requests.content import check_arguments, checked_array
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.requests.dependencies import Depends, with_dependencies
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
@@ -26,7 +28,10 @@ from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.within_limits import check_submitted
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
+from gschedd.core.state.step import Step
 from gschedd.plan.limits import Party
+
+_KEY: Final = tuple(each for each in texts_of(SubmitJob) if each[0] == "key")
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -125,6 +130,42 @@ def prepare(
     )
     spec, depends = with_dependencies(spec, stated, state, settings)
     return Submission(spec=spec, warnings=tuple(warnings), depends=depends)
+
+
+def after(command: Submit, before: tuple[Submit, Step] | None) -> Submit:
+    """Return a submission that names the one before it if these differ in their keys only.
+
+    Args:
+        command: it.
+        before: the last one of the same request that was accepted, at this very moment.
+    """
+    if before is None or command.submitted.depends:
+        return command
+    other, step = before
+    if structs.replace(other.submitted, key=command.submitted.key) != command.submitted:
+        return command
+    accepted = AcceptedJob(job=step.job, warnings=step.warnings)
+    return structs.replace(command, same_as=accepted)
+
+
+def submission_of(
+    command: Submit,
+    *,
+    state: State,
+    settings: Settings,
+    intern: Callable[[Request], Request],
+    now_s: float,
+) -> Submission:
+    """Return the job that is requested: as `prepare`, or taken over from one that is the same."""
+    if command.same_as is None:
+        return prepare(command, state=state, settings=settings, intern=intern, now_s=now_s)
+    submitted, caller = command.submitted, command.caller
+    check_caller(caller, state, settings)
+    check_texts(submitted, _KEY)
+    check_arguments(submitted.arguments, caller, state)
+    spec = structs.replace(state.jobs[command.same_as.job].spec, client_key=submitted.key)
+    check_submitted(spec, state, now_s)
+    return Submission(spec=spec, warnings=command.same_as.warnings)
 
 
 def _place(submitted: SubmitJob, caller: Caller) -> SubmitPlace | None:
