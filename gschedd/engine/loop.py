@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from gsched.clock import Clock, thread_cpu_s
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
-from gsched.failpoint import failpoint
+from gsched.failpoint import failpoint, is_armed
 from gsched.model.limits import MAX_INBOX
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.model.units import format_duration
@@ -550,17 +550,10 @@ class Engine:
 
 def _failpoints(facts: Sequence[f.AnyFact], when: str) -> None:
     """Pass the failpoints of what is in a batch."""
-    kinds = {type(fact) for fact in facts}
-    if f.JobSubmitted in kinds:
-        failpoint(f"head.submit.{when}")
-    if f.PartEnded in kinds:
-        failpoint(f"head.exit.{when}")
-    if any(_is_of_move(fact) for fact in facts):
-        failpoint(f"head.move.{when}")
-    if when == "after_commit" and any(
-        isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE for fact in facts
-    ):
-        failpoint("head.delete.after_commit")
+    for kind, is_of in _PASSED:
+        point = f"head.{kind}.{when}"
+        if is_armed(point) and any(map(is_of, facts)):
+            failpoint(point)
 
 
 def _is_of_move(fact: f.AnyFact) -> bool:
@@ -574,6 +567,19 @@ def _is_of_move(fact: f.AnyFact) -> bool:
             return fact.outcome.kind is OutcomeKind.MOVED
         case _:
             return False
+
+
+def _is_deletion(fact: f.AnyFact) -> bool:
+    return isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE
+
+
+#: Failpoints of a commit, and the facts of which one has to be in it.
+_PASSED: Final[tuple[tuple[str, Callable[[f.AnyFact], bool]], ...]] = (
+    ("submit", lambda fact: isinstance(fact, f.JobSubmitted)),
+    ("exit", lambda fact: isinstance(fact, f.PartEnded)),
+    ("move", _is_of_move),
+    ("delete", _is_deletion),
+)
 
 
 @dataclass(slots=True, eq=False)

@@ -148,9 +148,11 @@ def _next_change(counter: str, day: int) -> int:
 
 def by_day(percent: int, since_s: float, end_s: float) -> dict[int, int]:
     """Return the GPU time of an attempt by day."""
+    if not percent:
+        return {}
     at_ms, end_ms = round(since_s * 1000), round(end_s * 1000)
     found: dict[int, int] = {}
-    while percent and at_ms < end_ms:
+    while at_ms < end_ms:
         day = at_ms // DAY_MS
         until_ms = min(end_ms, (day + 1) * DAY_MS)
         found[day] = percent * (until_ms - at_ms)

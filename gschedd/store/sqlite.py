@@ -54,6 +54,7 @@ QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 #: How far the time by which rows are old goes on at a time; it is requested daily, so a head that
 #: was away catches up by a day each day.
 PURGE_STEP_S: Final = 2 * DAY_S
+_REPEATED: Final = frozenset(getattr(f, name) for name in REPEATED)
 _BLOBS: Final = Insert("blobs", ("digest", "data", "uid", "bytes"), keep=True)
 _EVENTS: Final = Insert("events", ("seq", "at_s", "kind", "job", "node", "data", "seal"))
 _JOBS: Final = Insert(
@@ -547,9 +548,8 @@ def _repeated(facts: Iterable[f.AnyFact]) -> set[tuple[int, str]]:
     """Return the jobs and kinds of those facts that may be repeated without end."""
     found: set[tuple[int, str]] = set()
     for fact in facts:
-        kind = type(fact).__name__
-        if kind in REPEATED and isinstance(fact, f.JobFact):
-            found.add((fact.job, kind))
+        if type(fact) in _REPEATED and isinstance(fact, f.JobFact):
+            found.add((fact.job, type(fact).__name__))
     return found
 
 

@@ -1,7 +1,5 @@
 """What attempts are billed for: project and user, and what they hold for how long."""
 
-from collections import Counter
-
 from gsched.model.resources import WHOLE_PERCENT
 from gschedd.core.state.records import Attempt, Job
 from gschedd.core.state.state import State, party_of
@@ -46,9 +44,9 @@ def _gpu_types(state: State, attempt: Attempt) -> tuple[str, ...]:
 def _held_by(attempt: Attempt, percents: list[int]) -> Held:
     """Return what an attempt holds on all its nodes, with these parts of its GPUs."""
     allocation = attempt.allocation
-    gpus: Counter[str] = Counter()
+    gpus: dict[str, int] = {}
     for name, percent in zip(attempt.gpu_types, percents, strict=True):
-        gpus[name] += percent
+        gpus[name] = gpus.get(name, 0) + percent
     return Held(
         cpus=sum(share.cpus for share in allocation),
         memory_bytes=sum(share.memory_bytes for share in allocation),

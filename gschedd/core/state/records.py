@@ -99,7 +99,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     @property
     def allocation(self) -> Allocation:
         """Return what the attempt owns, in rank order."""
-        return tuple(part.share for part in self.parts.values())
+        return tuple([part.share for part in self.parts.values()])
 
 
 class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
