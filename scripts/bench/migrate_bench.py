@@ -74,12 +74,22 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--sizes", default="10,100,1000", metavar="MB,MB", help="of the state")
     parser.add_argument("--rounds", type=int, default=3, help="moves of each size")
+    parser.add_argument(
+        "--starts",
+        default=",".join(STARTS),
+        metavar="START,START",
+        help="cold, warm (default: both)",
+    )
     parser.add_argument("--ranks", type=int, default=1, help="on each node")
     parser.add_argument(
         "--frozen", type=float, default=0.0, metavar="PERCENT", help="parameters not trained"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there, too")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.starts = args.starts.split(",")
+    if not set(args.starts) <= set(STARTS):
+        parser.error(f"--starts {','.join(args.starts)}: known are {', '.join(STARTS)}")
+    return args
 
 
 @contextmanager
@@ -269,10 +279,10 @@ def measured(args: argparse.Namespace, size_mb: float) -> dict[str, Any]:
     size_bytes = int(size_mb * 1e6)
     with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
         floors: list[Figures] = []
-        moves: dict[str, list[Figures]] = {start: [] for start in STARTS}
+        moves: dict[str, list[Figures]] = {start: [] for start in args.starts}
         with two_nodes(directory, args.ranks) as (head, nodes):
             courses = {}
-            for start in STARTS:
+            for start in args.starts:
                 courses[start] = Course(head, Path(directory), size_bytes, args, start=start)
                 courses[start].rest()
             for _ in range(args.rounds):
@@ -289,7 +299,7 @@ def measured(args: argparse.Namespace, size_mb: float) -> dict[str, Any]:
         "floor": floor,
         "floors": floors,
         "load_average": os.getloadavg()[0],
-        **{start: figures_of(moves[start], floor) for start in STARTS},
+        **{start: figures_of(moves[start], floor) for start in args.starts},
     }
 
 
@@ -312,7 +322,8 @@ def figures_of(moves: Sequence[Figures], floor: Figures) -> dict[str, object]:
 def show(found: dict[str, Any]) -> None:
     """Print one size."""
     floor = found["floor"]
-    for start in STARTS:
+    median: Figures = {}
+    for start in filter(found.get, STARTS):
         median = found[start]["median"]
         cells = "".join(f"{median[name]:9.2f}" for name in (*PHASES, "total"))
         print(f"{found['size_mb']:>6g} {start}{cells}", end="")

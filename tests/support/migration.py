@@ -35,6 +35,8 @@ PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "startin
 VICTIMS = ("source", "target", "supervisor", "rank")
 #: A phase of the training's own: its next attempt is to flush what this one has published.
 FLUSHING = "flushing"
+#: Another one: it writes a copy of its state for processes that wait, and trains on.
+COPYING = "copying"
 PREPARED_VICTIMS = ("prepared-supervisor", "prepared-rank")
 #: Steps of a move that are committed: asked for, checkpoint taken, left, first step.
 HEAD_STEPS = 4
@@ -126,6 +128,7 @@ class Migration:
         *options: str,
         hold_at: int = HOLD_AT,
         head_env: dict[str, str] | None = None,
+        job_env: Mapping[str, str] = MappingProxyType({}),
         nodes: Mapping[str, int] = MappingProxyType({"n1": 2, "n2": 2}),
         **changes: object,
     ) -> None:
@@ -135,6 +138,7 @@ class Migration:
             options: further ones of the script.
             hold_at: the step.
             head_env: added to the head's environment.
+            job_env: added to the job's.
             nodes: their names and numbers of GPUs.
             changes: of the job, as `new_job` has them.
         """
@@ -145,6 +149,7 @@ class Migration:
             f"--hold-at={hold_at}",
             *options,
             head_env=head_env,
+            job_env=job_env,
             nodes=nodes,
             **changes,
         )
@@ -156,6 +161,7 @@ class Migration:
         self,
         *command: str,
         head_env: dict[str, str] | None = None,
+        job_env: Mapping[str, str] = MappingProxyType({}),
         nodes: Mapping[str, int] = MappingProxyType({"n1": 2, "n2": 2}),
         **changes: object,
     ) -> None:
@@ -179,6 +185,8 @@ class Migration:
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
                 "PATH": os.environ["PATH"],
+                "GSCHED_COPY_MIN_BYTES": "0",  # small states are copied, too
+                **job_env,
             },
             movable=True,
             grace_s=20.0,
@@ -240,6 +248,15 @@ class Migration:
             lambda: any(checkpoints.rglob("*.unflushed")) or self.phase() == "done",
             TIMEOUT_S,
             what="a mark of its flush",
+        )
+
+    def wait_for_copy(self) -> None:
+        """Wait until the training copies its state, or is past that."""
+        checkpoints = self.directory / "gsched-checkpoints"
+        wait_until(
+            lambda: any(checkpoints.rglob("unfinished-*")) or self.phase() == "done",
+            TIMEOUT_S,
+            what="a copy of its state",
         )
 
     def strike(self, victim: str) -> None:
@@ -318,6 +335,9 @@ def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -
     try:
         if phase == FLUSHING:  # only where there is an older checkpoint
             migration.begin("--step-s=0.05", hold_at=LATE_HOLD_AT, checkpoint_interval_s=1.0)
+        elif phase == COPYING:
+            slow = {"GSCHED_FAIL": "training.copy.before_content:sleep=1"}
+            migration.begin(job_env=slow)
         else:
             migration.begin()
         migration.ask("n2")
@@ -325,6 +345,11 @@ def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -
             migration.release(LATE_HOLD_AT)
             migration.wait_for_mark()
             migration.strike(victim)
+        elif phase == COPYING:
+            migration.release()
+            migration.wait_for_copy()
+            migration.strike(victim)
+            migration.release(when_asked=False)  # it may begin anew, with no move
         elif phase in {"requested", "prepared"}:
             migration.wait_for_phase(phase)
             migration.strike(victim)
@@ -338,9 +363,11 @@ def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -
         migration.watch.stop()
 
 
-def head_dies_at(cluster: Cluster, when: str, step: int) -> dict[str, object]:
+def head_dies_at(
+    cluster: Cluster, when: str, step: int, *, warm: bool = False
+) -> dict[str, object]:
     """Move a training, kill the head at a step of the move; return the training's result."""
-    migration = Migration(cluster)
+    migration = Migration(cluster, warm=warm)
     try:
         migration.begin(head_env={"GSCHED_FAIL": f"head.move.{when}:{step}:kill"})
         try:

@@ -176,11 +176,33 @@ def test_a_copy_that_cannot_be_written_is_not_complete(
     assert not copy.end()
 
 
-def test_a_tensor_on_a_gpu_is_not_read_early() -> None:
-    """Its files get their memory, with zeros."""
+def test_tensors_on_gpus_are_read_only_when_the_training_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files get their memory early, with zeros."""
+    read: list[int] = []
 
-    class OnGpu:
+    class OnGpu(torch.Tensor):  # type: ignore[misc]  # torch is imported late
         is_cpu = False
 
-    blocks = early._blocks(OnGpu(), 100, 2400, read_gpu=False)
-    assert b"".join(blocks) == bytes(2300)
+        def cpu(self) -> Any:
+            read.append(self.numel())
+            return self.as_subclass(torch.Tensor)
+
+    monkeypatch.setattr(early, "_BLOCK_BYTES_GPU", 3000)
+    now = {"weight": torch.randn(50, 70).as_subclass(OnGpu)}
+    copy = copy_tensors(now, str(tmp_path), Ranks(), {"weight"}, only_constant=False)
+    wait_until(lambda: not copy.is_running, PATIENCE_S, what="the copy")
+    assert read == []
+    assert copy.end()
+    now["weight"].add_(1)
+
+    known = save_tensors(now, str(tmp_path), Ranks(), copy)
+
+    template = {"weight": torch.zeros(50, 70)}
+    load_tensors(template, str(tmp_path), Ranks())
+    assert torch.equal(template["weight"], now["weight"].as_subclass(torch.Tensor))
+    assert sum(read) >= 50 * 70 * 4
+    assert max(read) <= 3000
+    for name, file in known.items():
+        assert file == describe_file(str(tmp_path), name)
