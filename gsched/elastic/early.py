@@ -109,6 +109,13 @@ class _Room:
             yield begin, memoryview(block), False
             begin += len(block)
 
+    def digest_file(self, begin: int) -> None:
+        """Make the digest of a part from what is in the file."""
+        digest = hashlib.sha256()
+        for _, block, _ in self._read(begin, min(begin + PART_BYTES, self.size_bytes)):
+            digest.update(block)
+        self.digests[begin] = digest.digest()
+
     def file(self) -> File:
         """Return its size and digest, once all parts have one."""
         digest = digest_of_parts([self.digests[begin] for begin in self.parts()])
@@ -249,16 +256,13 @@ class EarlyCopy:
 
     def _copy_part(self, room: _Room, begin: int) -> bool:
         """Write a part of a file as its tensors are; return False if nobody wants it any more."""
-        digest = hashlib.sha256()
         for at, block, is_content in room.blocks(begin, self._tensors, read_gpus=False):
             if self._is_over.is_set():
                 return False
-            if is_content:
+            if is_content:  # the system refuses memory that a library has taken back meanwhile
                 _write_all(room.descriptor, block, at)
-            if room.is_constant:
-                digest.update(block)
         if room.is_constant:
-            room.digests[begin] = digest.digest()
+            room.digest_file(begin)
         return True
 
 
