@@ -66,7 +66,7 @@ FAILPOINTS: tuple[str, ...] = (
     "training.save.before_manifest",
     "training.save.before_publish",
     "training.save.after_publish",
-    "training.copy.before_content",
+    "training.copy.before",
     "training.copy.complete",
     "training.wait",
     "training.flush.before",

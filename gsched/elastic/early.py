@@ -225,9 +225,11 @@ class EarlyCopy:
 
     def _run(self) -> None:
         try:
+            failpoint("training.copy.before")
             for plan, is_constant in self._plans:
+                if self._is_over.is_set():
+                    return
                 self._make_room(plan, is_constant=is_constant)
-            failpoint("training.copy.before_content")
             self._is_complete = all(
                 self._copy_part(room, begin) for room in self._rooms for begin in room.parts()
             )

@@ -336,7 +336,7 @@ def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -
         if phase == FLUSHING:  # only where there is an older checkpoint
             migration.begin("--step-s=0.05", hold_at=LATE_HOLD_AT, checkpoint_interval_s=1.0)
         elif phase == COPYING:
-            slow = {"GSCHED_FAIL": "training.copy.before_content:sleep=1"}
+            slow = {"GSCHED_FAIL": "training.copy.before:sleep=1"}
             migration.begin(job_env=slow)
         else:
             migration.begin()

@@ -433,15 +433,19 @@ def test_a_checkpoint_holds_what_was_trained_beside_its_copy(
     assert ranks or result["weights"] == expected["weights"]
 
 
-def test_a_copy_for_a_move_that_is_abandoned_is_removed(listener: Listener, run: Run) -> None:
-    awaited(run, listener, world_size=2, GSCHED_FAIL="training.copy.complete:sleep=1")
+def test_a_copy_for_a_move_that_is_abandoned_is_removed(
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer
+) -> None:
+    """By the training, soon after, and not only at its end."""
+    run = Run(tmp_path / "run", "--epochs=10", "--step-s=0.03", "--hold-at=200", forks=forks)
+    awaited(run, listener, world_size=2, GSCHED_FAIL="training.copy.complete:sleep=2")
     wait_until(lambda: run.checkpoints.exists() and unfinished(run), TIMEOUT_S, what="the copy")
     listener.say(go_on={"request": 1})
-    wait_until(lambda: not unfinished(run), TIMEOUT_S, what="its removal")
-    result = run.finish()
-
-    assert result["steps"] == 72
+    run.wait_until_held(200)
     assert run.names() == []
+    run.release(200)
+
+    assert run.finish()["steps"] == 240
     assert not listener.all("checkpointed")
 
 
@@ -449,7 +453,7 @@ def test_a_signal_while_a_copy_is_written_saves_without_it(
     tmp_path: pathlib.Path, listener: Listener, forks: ForkServer, expected: Row
 ) -> None:
     run = Run(tmp_path / "run", *SHORT, f"--signal={int(signal.SIGUSR1)}", forks=forks)
-    awaited(run, listener, GSCHED_FAIL="training.copy.before_content:sleep=3")
+    awaited(run, listener, GSCHED_FAIL="training.copy.before:sleep=3")
     wait_until(lambda: run.checkpoints.exists() and unfinished(run), TIMEOUT_S, what="the copy")
     (copy,) = unfinished(run)
     assert run._process is not None
