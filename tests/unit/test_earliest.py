@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -166,3 +167,19 @@ def test_many_places_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert found is not None
         assert found.end_s == NOW_S + 299
         assert searches[placement] == 1
+
+
+def test_ends_are_not_looked_at_where_no_node_could_help() -> None:
+    closed = {f"n{number}": space(f"n{number}", cpus=4, open=False) for number in range(3)}
+    waiting = WaitingRequest(
+        request=Request(chunks=(Chunk(count=1, cpus=4),)), walltime_s=None, rank=leftover
+    )
+
+    def ends() -> Iterator[RunningJob]:
+        raise AssertionError("ends are looked at")
+        yield
+
+    assert earliest(waiting, Spaces(closed), ends(), {}, TIMES) is None
+    opened = Spaces({**closed, "n9": space("n9", cpus=4)})
+    with pytest.raises(AssertionError):
+        earliest(waiting, opened, ends(), {}, TIMES)

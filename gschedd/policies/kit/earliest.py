@@ -69,20 +69,15 @@ def earliest(
         times: now, and when jobs without a planned end are taken to end; seconds since the epoch.
     """
     request, (now_s, never_s) = waiting.request, times
+    helps = _Helpful(request, free)
+    if not any(helps[space.name] for space in free):  # no node has come back after a start, say
+        return None
     later = free.copy()
     on_one_node = _is_on_one_node(request)
     counts = [] if on_one_node else [_PlaceCount(request, chunk, free) for chunk in request.chunks]
     view = _View(later, windows, waiting.walltime_s, counts)
-    chunks = (sum_of(request),) if request.placement is Placement.PACK else request.chunks
-    helps: dict[str, bool] = {}  # nodes that could hold a part of it, as far as looked at
     for end_s, allocation, nodes in _events(running, windows, free):
-        names: list[str] = []
-        for name in nodes:
-            could = helps.get(name)
-            if could is None:
-                could = helps[name] = name in free and _could_hold(chunks, free[name])
-            if could:
-                names.append(name)
+        names = [name for name in nodes if helps[name]]
         if not names:
             continue
         later.give(allocation)
@@ -108,15 +103,30 @@ def _is_on_one_node(request: Request) -> bool:
     )
 
 
-def _could_hold(chunks: Sequence[Chunk], space: FreeNode) -> bool:
-    """Return whether a node, as it is made, takes work and could hold a place of some chunk."""
-    return space.open and any(
-        chunk.cpus <= space.total_cpus
-        and chunk.memory_bytes <= space.total_memory_bytes
-        and chunk.gpus <= space.total_gpus
-        and space.features.issuperset(chunk.features)
-        for chunk in chunks
-    )
+class _Helpful(dict[str, bool]):
+    """Nodes, and whether they take work and could, as they are made, hold a part of a request.
+
+    Each is looked at when it is first asked for: mostly few are.
+    """
+
+    def __init__(self, request: Request, free: Spaces) -> None:
+        super().__init__()
+        is_packed = request.placement is Placement.PACK
+        self._chunks = (sum_of(request),) if is_packed else request.chunks
+        self._free = free
+
+    def __missing__(self, node: str) -> bool:
+        helps = self[node] = node in self._free and self._could_hold(self._free[node])
+        return helps
+
+    def _could_hold(self, space: FreeNode) -> bool:
+        return space.open and any(
+            chunk.cpus <= space.total_cpus
+            and chunk.memory_bytes <= space.total_memory_bytes
+            and chunk.gpus <= space.total_gpus
+            and space.features.issuperset(chunk.features)
+            for chunk in self._chunks
+        )
 
 
 def _events(
