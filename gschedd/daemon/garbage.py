@@ -23,7 +23,7 @@ YOUNG_MOST: Final = 3_000
 #: Collections of the youngest before one that includes those that survived them: 1 to 5 ms.
 OLDER: Final = 2
 #: Such collections before a full one, which looks at all jobs that have come since the start.
-OLDEST: Final = 28_000
+OLDEST: Final = 40_000
 SHORT_S: Final = 0.002  # CPU time of a turn, after which a collection may come
 #: Of Python's own collections: they come only within a turn that makes very many objects.
 GC_THRESHOLDS: Final = (20_000, OLDER, 1_000_000)
