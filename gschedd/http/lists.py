@@ -158,12 +158,13 @@ class Choice:
         self._kept = kept
         self._user = query.get("user", "")
         self._elements = query.get("elements", "") == "1"
-        others = (query.get(name, "") for name in ("elements", "all", "forecast"))
+        is_usual = not any(query.get(name) == "1" for name in ("elements", "all", "forecast"))
         is_whole = not caller.is_private or may(caller, Verb.READ_JOB)
         columns = query.get("columns", "")
         self._has_all = columns == "all"
-        self._in_columns = columns in ("1", "all") and "1" not in others and is_whole
-        self._first = int(read_number(query.get("first", "0"), "first"))
+        self._in_columns = columns in ("1", "all") and is_usual and is_whole
+        first = read_number(query.get("first", "0"), "first")
+        self._first = int(first) if is_usual and 0 < first <= ROWS_PER_SLICE else 0
         self.is_cut = False
         self._states = states
         self._state = state
@@ -189,7 +190,7 @@ class Choice:
         """
         pace, shown = Pace(), _Numbers()
         every, apart = self._every, self._state.apart
-        if 0 < self._first <= ROWS_PER_SLICE and len(every) > LONG_LIST:
+        if self._first and len(every) > LONG_LIST:
             return await self._first_page(list(every.values()), pace), []
         shows_waiting = not self._states or JobState.QUEUED in self._states
         if not shows_waiting and len(apart) * APART_SHARE <= len(every):

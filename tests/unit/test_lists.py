@@ -517,5 +517,7 @@ def test_the_first_page_of_a_long_list_can_be_had_by_itself(
     assert asked(user="bob") == (list(state.jobs_of["bob"])[:10], True)
     assert asked(state="running") == ([1], False)
     assert not asked(first="100000")[1]
+    assert not asked(all="1")[1]
+    assert len(asked(all="1")[0]) == len(state.jobs)
     with pytest.raises(InvalidRequestError):
         asked(first="many")
