@@ -175,11 +175,11 @@ def test_ends_are_not_looked_at_where_no_node_could_help() -> None:
         request=Request(chunks=(Chunk(count=1, cpus=4),)), walltime_s=None, rank=leftover
     )
 
-    def ends() -> Iterator[RunningJob]:
-        raise AssertionError("ends are looked at")
-        yield
+    class Unread(list[RunningJob]):
+        def __iter__(self) -> Iterator[RunningJob]:
+            raise AssertionError("ends are looked at")
 
-    assert earliest(waiting, Spaces(closed), ends(), {}, TIMES) is None
+    assert earliest(waiting, Spaces(closed), Unread(), {}, TIMES) is None
     opened = Spaces({**closed, "n9": space("n9", cpus=4)})
     with pytest.raises(AssertionError):
-        earliest(waiting, opened, ends(), {}, TIMES)
+        earliest(waiting, opened, Unread(), {}, TIMES)
