@@ -292,7 +292,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``warning`` says why what is shown may not be durable yet. With ``columns=1`` or ``columns=all``
     most jobs that wait are in ``columns`` and not in ``jobs``; no other list has that field.
-    ``is_cut``: these are the first jobs of a long list; the request had ``first``.
+    ``is_cut`` is there, and true, if the request had ``first`` and the list is longer.
     """
 
     server: str
@@ -300,7 +300,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: tuple[JobRow, ...]
     errors: dict[str, ErrorBody] = {}
     warning: str = ""
-    is_cut: bool = False
+    is_cut: bool | UnsetType = UNSET
     columns: tuple[JobColumns, ...] | UnsetType = UNSET
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from aiohttp import web
-from msgspec import Raw, structs
+from msgspec import UNSET, Raw, structs
 
 from gsched.clock import Clock
 from gsched.errors import (
@@ -204,7 +204,7 @@ class Queries:
 
         now_s, server = self._clock.wall_s(), self._head.settings.server
         reply = job_rows.JobList(
-            server=server, now_s=now_s, jobs=(), warning=warning, is_cut=is_cut
+            server=server, now_s=now_s, jobs=(), warning=warning, is_cut=is_cut or UNSET
         )
         return await send(request, lambda: reply, slices, row, is_long=is_long, columns=columns)
 

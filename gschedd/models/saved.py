@@ -234,7 +234,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
 
 def encode(content: SnapshotFile) -> bytes:
     """Return the bytes of a file."""
-    return msgspec.json.encode(content)
+    return msgspec.json.encode(content, enc_hook=dict)  # uses may be any mapping
 
 
 def decode(data: bytes) -> SnapshotFile:

@@ -15,7 +15,7 @@ from tests.support.torch_python import torch_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packages" / "gsched-elastic"
-LINKED = ("__init__.py", "failpoint.py", "unix_address.py", "version.py")
+LINKED = ("__init__.py", "directories.py", "failpoint.py", "unix_address.py", "version.py")
 
 #: Refuses what gsched depends on and what of gsched is no part of the package, then trains.
 ALONE = """

@@ -373,6 +373,9 @@ def test_a_killed_head_alone_comes_back_on_its_port(site: Site) -> None:
     before = site.pids()
     port = site.layout.port.read_text()
     os.kill(before["head"], signal.SIGKILL)
+    with closing(socket.socket()) as probe:  # the kernel buries the head's last connection
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        wait_until(functools.partial(_binds, probe, int(port)), what="a free port")
     report = json.loads(site.up("--json").stdout)
 
     assert report["started"] == ["head"]
