@@ -217,10 +217,7 @@ class HeadClient(HeadCalls):
         Raises:
             UnknownJobError: the id is unknown.
         """
-        return self._story(job)
-
-    def _story(self, job: int | str, *, until_s: float | None = None) -> job_rows.JobStory:
-        return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory, until_s=until_s)
+        return self._get(f"/v1/jobs/{_named(job)}", job_rows.JobStory)
 
     def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> "JobStories":
         """Return all that is known of some jobs, in their order, with a request for each hundred.
@@ -335,8 +332,9 @@ class HeadClient(HeadCalls):
         """
         clock = SystemClock()
         deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-        # First all of them without waiting: an unknown id or a dead head is an error at once.
-        stories = [self._story(job, until_s=deadline_s) for job in jobs]
+        # First all of them without waiting: an unknown id or a dead head is an error at once. The
+        # head forecasts no starts for it, as it does for `job`.
+        stories = [self._look(_named(job), 0.0, deadline_s) for job in jobs]
         for index, story in enumerate(stories):
             while stories[index].row.state != JobState.DONE and not _is_over(clock, deadline_s):
                 stories[index] = self._poll(story.row.id, clock, deadline_s)
@@ -349,18 +347,21 @@ class HeadClient(HeadCalls):
             poll_s = POLL_S
             if deadline_s is not None:
                 poll_s = max(0.0, min(poll_s, deadline_s - clock.monotonic_s()))
-            target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
             try:
-                return self._get(
-                    target,
-                    job_rows.JobStory,
-                    timeout_s=poll_s + _POLL_SLACK_S,
-                    until_s=deadline_s,
-                )
+                return self._look(str(job), poll_s, deadline_s)
             except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
             pause(PAUSE_S)
+
+    def _look(self, job: str, poll_s: float, until_s: float | None) -> job_rows.JobStory:
+        """Return the job's story when it ends, or after ``poll_s``."""
+        return self._get(
+            f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}",
+            job_rows.JobStory,
+            timeout_s=poll_s + _POLL_SLACK_S,
+            until_s=until_s,
+        )
 
     def code_limits(self) -> "CodeReply":
         """Return how large a code snapshot may be."""

@@ -217,8 +217,12 @@ class FakeApi:
         )
 
     async def _wait(self, request: web.Request) -> web.StreamResponse:
-        self.on_wait(read_job_id(request.match_info["id"]).number)
         number = read_job_id(request.match_info["id"]).number
+        if number not in self.stories:
+            return _answer(api.ErrorReply(error=_unknown(number)), status=404)
+        if not float(request.query["timeout_s"]):
+            return _answer(self.stories[number])
+        self.on_wait(number)
         return self._maybe_lost(request, self.stories[number])
 
     async def _message(self, request: web.Request) -> web.StreamResponse:

@@ -206,6 +206,19 @@ def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(
         head.wait([1, 99])
 
 
+def test_waiting_asks_for_no_forecast(fake: FakeApi, head: HeadClient) -> None:
+    """The details of a waiting job have one, which takes the policy long."""
+    fake.add(make_row(1, state="done"))
+    with_forecast: list[int] = []
+    fake.on_job = with_forecast.append
+
+    head.wait([1])
+
+    assert with_forecast == []
+    head.job(1)
+    assert with_forecast == [1]
+
+
 def test_output_can_be_read_from_its_end(fake: FakeApi, head: HeadClient) -> None:
     fake.add(make_row(1))
     fake.output[1, "stderr"] = b"0123456789"
