@@ -389,12 +389,17 @@ def _detach() -> None:
     kernel.set_name(b"gnode-launcher")
 
 
-def _announce(state: str) -> None:
+def _record(state: str) -> None:
+    """Say which process this is, and which library it can use: gnode reads it when it connects."""
     own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self"), "native": native.ABI}
     try:
         replace_file(f"{state}/launcher.json", json.dumps(own).encode())
     except OSError as error:  # a full disk: the lock and the socket are what counts
         spool.log(f"launcher: cannot write launcher.json: {reason(error)}")
+
+
+def _announce() -> None:
+    """Say that this process listens."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # nobody reads it any more, or the log's disk is full
         os.write(1, b"ready\n")
@@ -421,11 +426,12 @@ def main() -> None:
     os.makedirs(f"{state}/user", mode=0o711, exist_ok=True)
     os.chmod(f"{state}/user", 0o711)  # noqa: S103 - owners have to pass through to their own
     lock_fd = _lock(state)
+    _record(state)
     launcher = Launcher(state, _listen(socket_path), lock_fd)
     gc.collect()
     gc.disable()  # a collection in a forked child would touch, and so copy, every page
     gc.freeze()
-    _announce(state)
+    _announce()
     launcher.serve()
     if launcher.has_spool():  # else the socket there is another launcher's
         os.unlink(socket_path)

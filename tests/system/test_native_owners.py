@@ -286,11 +286,12 @@ def test_a_process_that_is_killed_before_its_program_is_started_again(start: Sta
 
 
 def test_an_order_that_came_meanwhile_is_obeyed_before_the_program(start: Start) -> None:
-    failing = {"GSCHED_FAIL": "supervisor.start.after_fork:sleep=1"}
+    failing = {"GSCHED_FAIL": "supervisor.start.after_fork:2:sleep=2"}
     launcher = start(environment=failing)
     launcher.run(a_job(launcher, 1, "true"))
 
     launcher.launch(a_job(launcher, 2, "/bin/sh", "-c", "echo ran"))
+    wait_until(lambda: native_starts(launcher) == 1, what="the start of job 2")
     launcher.order(2, {"do": "stop", "reason": "delete", "grace_s": 0})
     record = launcher.exit(2)
 

@@ -277,7 +277,7 @@ def test_of_two_heads_on_copies_the_nodes_obey_one_and_the_other_stops(
     cluster.start_node("n1")
     (runs,) = Submission(cluster, a_job(cluster, judge, judge.gate(), code=5)).ids()
     wait_for_starts(judge, [runs])
-    wait_until(lambda: cluster.head.job(runs).row.state == "running")  # nothing more is written
+    cluster.wait_for_start(runs)  # nothing more is written
     twin = Cluster(tmp_path / "twin", cluster._marker)
     shutil.copytree(cluster.state_dir, twin.state_dir, dirs_exist_ok=True)
     (twin.state_dir / "gschedd.port").unlink()
