@@ -47,6 +47,7 @@ class CpuTimes:
         supervisors: the launcher and its supervisors, also those that have ended.
         jobs: what the supervisors have reaped.
         database: PostgreSQL, where it has the state.
+        workers: the head's workers: monitor, planner, forecaster.
     """
 
     head: float = 0.0
@@ -54,11 +55,13 @@ class CpuTimes:
     supervisors: float = 0.0
     jobs: float = 0.0
     database: float = 0.0
+    workers: float = 0.0
 
     @property
     def total(self) -> float:
         """Return the sum of all parts."""
-        return self.head + self.gnode + self.supervisors + self.jobs + self.database
+        daemons = self.head + self.workers + self.gnode
+        return daemons + self.supervisors + self.jobs + self.database
 
     def since(self, before: "CpuTimes") -> "CpuTimes":
         """Return what was used after ``before``."""
@@ -68,6 +71,7 @@ class CpuTimes:
             supervisors=self.supervisors - before.supervisors,
             jobs=self.jobs - before.jobs,
             database=self.database - before.database,
+            workers=self.workers - before.workers,
         )
 
 
@@ -159,12 +163,14 @@ class Cluster:
             times = process.cpu_times()
             supervisors += times.user + times.system
             jobs += times.children_user + times.children_system
+        head = self.head_process()
         return CpuTimes(
-            head=_own_s(self.head_process()),
+            head=_own_s(head),
             gnode=_own_s(psutil.Process(int(node.pid.read_text()))),
             supervisors=supervisors,
             jobs=jobs,
             database=_family_s(self._database) if self._database is not None else 0.0,
+            workers=sum(_own_s(each) for each in head.children(recursive=True)),
         )
 
 

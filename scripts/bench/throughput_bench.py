@@ -227,7 +227,7 @@ def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
     """Return the median CPU time that a job costs in each part of a gsched, in ms."""
     parts = {
         name: statistics.median(getattr(each, name) for each in cpu) * 1000 / jobs
-        for name in ("head", "gnode", "supervisors", "jobs", "database")
+        for name in ("head", "workers", "gnode", "supervisors", "jobs", "database")
     }
     names = {"supervisors": "launcher and supervisors", "jobs": "the job itself"}
     told = [f"{names.get(name, name)} {value:.2f}" for name, value in parts.items()]
