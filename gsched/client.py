@@ -183,8 +183,8 @@ class HeadClient(HeadCalls):
         Args:
             user: only this user's.
             states: only in these states.
-            first: of a list of more than 20,000 jobs return only so many, at most 250
-                (``is_cut``); 0: all.
+            first: the number of jobs to return of a list of more than 20,000, at most 250;
+                ``is_cut`` is set then. 0: all.
         """
         filters = {"user": user, "state": ",".join(states), "columns": "1"}
         if first:

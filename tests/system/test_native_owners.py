@@ -85,7 +85,7 @@ def start(native_library: str) -> Iterator[Start]:
     shutil.rmtree(top)
 
 
-def said(launcher: Launcher) -> str:
+def system_calls(launcher: Launcher) -> str:
     """Return what strace has written."""
     time.sleep(0.2)  # it writes beside it
     number = launcher.state.name.removeprefix("state")
@@ -93,7 +93,7 @@ def said(launcher: Launcher) -> str:
 
 
 def native_starts(launcher: Launcher) -> int:
-    return said(launcher).count(NATIVE)
+    return system_calls(launcher).count(NATIVE)
 
 
 def a_job(launcher: Launcher, job: int, *argv: str, **changes: Any) -> dict[str, Any]:
@@ -189,9 +189,9 @@ def test_a_job_is_in_its_group_from_the_beginning(
             assert not group.exists()
     finally:
         cgroups.remove_if_empty(roots)
-    starts = native_starts(launcher) if owner else said(launcher).count("vfork(")
+    starts = native_starts(launcher) if owner else system_calls(launcher).count("vfork(")
     if platform.machine() == "x86_64":
-        born = said(launcher).count("CLONE_INTO_CGROUP")
+        born = system_calls(launcher).count("CLONE_INTO_CGROUP")
         assert (born, starts) == ((1, 1) if inject else (2, 0))
 
 

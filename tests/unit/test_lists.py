@@ -500,7 +500,7 @@ def test_the_first_page_of_a_long_list_can_be_had_by_itself(
     state = world.head.state
     query = {"columns": "1", "first": "10"}
 
-    def asked(**more: str) -> tuple[list[int], bool]:
+    def first_page(**more: str) -> tuple[list[int], bool]:
         states = states_of(more.get("state", ""))
         choice = Choice(query | more, states, state, ALICE, KeptSlices())
         teller = JobViews(world.head, now_s=world.now_s)
@@ -510,14 +510,14 @@ def test_the_first_page_of_a_long_list_can_be_had_by_itself(
             listed += msgspec.json.decode(part, type=JobColumns).ids
         return listed, choice.is_cut
 
-    assert not asked()[1]
-    assert len(asked()[0]) == len(state.jobs)
+    assert not first_page()[1]
+    assert len(first_page()[0]) == len(state.jobs)
     monkeypatch.setattr(lists, "LONG_LIST", 250)
-    assert asked() == (list(state.jobs)[:10], True)
-    assert asked(user="bob") == (list(state.jobs_of["bob"])[:10], True)
-    assert asked(state="running") == ([1], False)
-    assert not asked(first="100000")[1]
-    assert not asked(all="1")[1]
-    assert len(asked(all="1")[0]) == len(state.jobs)
+    assert first_page() == (list(state.jobs)[:10], True)
+    assert first_page(user="bob") == (list(state.jobs_of["bob"])[:10], True)
+    assert first_page(state="running") == ([1], False)
+    assert not first_page(first="100000")[1]
+    assert not first_page(all="1")[1]
+    assert len(first_page(all="1")[0]) == len(state.jobs)
     with pytest.raises(InvalidRequestError):
-        asked(first="many")
+        first_page(first="many")

@@ -160,7 +160,7 @@ def _print_list(reply: JobList, options: "_Options") -> None:
 
 
 def _long_list(head: HeadClient, first: JobList, options: "_Options") -> int:
-    """Print a list on a terminal of which only the first page is there yet."""
+    """Print the first page of a list on a terminal, then get and print the others."""
     begin = first_page(first, nodes=options.nodes)
     if begin is None:
         _print_list(_unfinished(head, options), options)
