@@ -180,8 +180,7 @@ def _long_list(head: HeadClient, first: JobList, options: "_Options") -> int:
 
 
 def _unfinished(head: HeadClient, options: "_Options", *, first: int = 0) -> JobList:
-    user = next(iter(options.users)) if len(options.users) == 1 else ""
-    return head.unfinished(user=user, states=options.states, first=first)
+    return head.unfinished(user=options.one_user, states=options.states, first=first)
 
 
 def _queues(head: HeadClient, names: Sequence[str], options: "_Options") -> int:
@@ -267,6 +266,11 @@ class _Options:
             )
 
     @property
+    def one_user(self) -> str:
+        """Return the only user whose jobs are shown; empty: there are several, or all."""
+        return next(iter(self.users)) if len(self.users) == 1 else ""
+
+    @property
     def is_plain_list(self) -> bool:
         """Return whether the usual columns of jobs are shown, of one user or all."""
         others = (self.as_json, self.why, self.form, self.sort, self.elements, self.finished)
@@ -316,7 +320,7 @@ def parse_states(text: str) -> tuple[JobState, ...]:
 
 def _jobs(head: HeadClient, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
-    user = next(iter(options.users)) if len(options.users) == 1 else ""
+    user = options.one_user
     sent = () if options.elements else states  # elements that are not jobs yet have no state
     if not jobs and options.is_plain_list:
         streams = not (options.plain or options.watch) and sys.stdout.isatty()
