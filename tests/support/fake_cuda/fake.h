@@ -63,12 +63,12 @@ struct fake_graph {
     struct CUstream_st *origin;
     CUstreamCaptureMode mode;
     uint32_t thread;
-    bool broken;
+    _Atomic bool broken; /* another stream may break it */
 };
 
 struct CUstream_st {
     _Atomic uint64_t free_ns;    /* end of its last work; FAKE_NEVER: it waits */
-    struct fake_graph *capture;  /* that it records, or has joined */
+    struct fake_graph *_Atomic capture; /* that it records, or has joined */
     bool blocking;               /* it waits for the legacy stream, and that for it */
     CUcontext context;           /* NULL: that of each thread that uses it */
     _Atomic uint64_t launches;
