@@ -32,10 +32,10 @@ from pathlib import Path
 import hyperqueue_system
 import slurm_system
 from cluster import BIN, Cluster, one_node
-from gsched_system import SCRIPT
+from gsched_system import SCRIPT, noop
 from missing import NotHereError
 
-from gsched.client import HeadClient, new_job
+from gsched.client import HeadClient
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
 
@@ -119,16 +119,7 @@ class Bench:
 def run_array(head: HeadClient, tasks: int) -> float:
     """Return the seconds from before the submission of an array until its end is durable."""
     started_s = time.monotonic()
-    job = new_job(
-        name="noop",
-        workdir="/",
-        script=SCRIPT,
-        shell="/bin/sh",
-        stdout_path="/dev/null",
-        stderr_path="/dev/null",
-        array=f"0-{tasks - 1}",
-    )
-    (result,) = head.submit([job]).results
+    (result,) = head.submit([noop(array=f"0-{tasks - 1}")]).results
     (story,) = head.wait([result.id])
     elapsed_s = time.monotonic() - started_s
     outcome, array = story.row.outcome, story.row.array

@@ -4,6 +4,9 @@ import os
 import time
 from collections.abc import Sequence
 
+#: What each no-op job runs, of every system.
+NOOP = ("/bin/sh", "-c", ":")
+
 
 def spawn_seconds(jobs: int, parallel: int, command: Sequence[str]) -> float:
     """Return how long ``jobs`` spawns of ``command`` take, at most ``parallel`` at a time."""

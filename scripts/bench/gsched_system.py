@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from as_user import ClientOf
 from budget import Snapshot
 from cluster import BIN, Cluster, CpuTimes, one_node
+from floor import NOOP
 
 from gsched.client import HeadClient, new_job
+from gsched.model.states import LaunchKind
 from gsched.protocol.job_rows import JobRow
 from gsched.protocol.submissions import SubmitJob
 from tests.support.postgres import postgres_server
@@ -20,6 +22,8 @@ SCRIPT = "#!/bin/sh\n:\n"
 LOOP = 'for i in $(seq "$1"); do "$2" -N noop -o /dev/null -e /dev/null "$3" || exit; done'
 LOOK_S = 0.005
 STEP = 200
+COMMAND_JOB: Mapping[str, Any] = {"launch": LaunchKind.COMMAND, "arguments": NOOP}
+SCRIPT_JOB: Mapping[str, Any] = {"script": SCRIPT, "shell": "/bin/sh"}
 
 
 class Gsched:
@@ -31,9 +35,10 @@ class Gsched:
         elapsed_s: how long these took.
     """
 
-    def __init__(self, cluster: Cluster, user: str = "") -> None:
-        """Submit jobs of ``user``, or of this one."""
+    def __init__(self, cluster: Cluster, user: str = "", *, script: bool = False) -> None:
+        """Submit jobs of ``user``, or of this one: commands, or scripts that do the same."""
         self._cluster = cluster
+        self._work = SCRIPT_JOB if script else COMMAND_JOB
         self._head: Any = HeadClient(cluster.address)
         if user:
             self._head = ClientOf(self._head, user, cluster.layout.directory)
@@ -52,7 +57,7 @@ class Gsched:
         before = self._cluster.cpu_times()
         self.budget.add(self._cluster.budget(), -1)
         started_s = time.monotonic()
-        jobs = [_noop() for _ in range(tasks)]
+        jobs = [noop(self._work) for _ in range(tasks)]
         ids = [result.id for result in self._head.submit(jobs).results]
         self._wait(ids[-1])
         elapsed_s = time.monotonic() - started_s
@@ -65,7 +70,7 @@ class Gsched:
     def measure_submissions(self, tasks: int) -> float:
         """Return the seconds in which one client submits jobs, each in a request of its own."""
         started_s = time.monotonic()
-        ids = [self._head.submit([_noop()]).results[0].id for _ in range(tasks)]
+        ids = [self._head.submit([noop(self._work)]).results[0].id for _ in range(tasks)]
         elapsed_s = time.monotonic() - started_s
         self._wait(ids[-1])
         return elapsed_s
@@ -107,15 +112,10 @@ class Gsched:
             raise SystemExit(f"gsched: {len(ids) - len(good)} of {len(ids)} failed: {bad}")
 
 
-def _noop() -> SubmitJob:
-    return new_job(
-        name="noop",
-        workdir="/",
-        script=SCRIPT,
-        shell="/bin/sh",
-        stdout_path="/dev/null",
-        stderr_path="/dev/null",
-    )
+def noop(work: Mapping[str, Any] = COMMAND_JOB, **more: object) -> SubmitJob:
+    """Return a job that does nothing, without output."""
+    output = {"stdout_path": "/dev/null", "stderr_path": "/dev/null"}
+    return new_job(name="noop", workdir="/", **output, **work, **more)
 
 
 @contextmanager
@@ -128,6 +128,7 @@ def running(  # noqa: PLR0913 - the ways to run it
     tls: bool = False,
     postgresql: bool = False,
     native: bool = True,
+    script: bool = False,
     user: str = "",
 ) -> Iterator[Gsched]:
     """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not.
@@ -136,6 +137,7 @@ def running(  # noqa: PLR0913 - the ways to run it
         tls: the node connects over TLS on loopback, not by a Unix socket.
         postgresql: the head keeps its state there, not in SQLite; it flushes what is committed.
         native: whether plain jobs are run by the native supervisor.
+        script: jobs are scripts, not commands.
         user: whose jobs; empty: of this user.
     """
     with ExitStack() as stack:
@@ -147,4 +149,4 @@ def running(  # noqa: PLR0913 - the ways to run it
             cluster.use_database(server.url, server.process)
         if tls:
             cluster.use_tls()
-        yield Gsched(cluster, user)
+        yield Gsched(cluster, user, script=script)

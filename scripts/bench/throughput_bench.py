@@ -6,13 +6,15 @@ node declares), output discarded. Each task is /bin/sh that does nothing. Every 
 controller and one node on this machine, is started once, does a few tasks to get warm, and the
 rounds of the systems alternate, so that a busy moment of the machine meets all of them.
 
-gsched       one request of gsched.client.Head.submit with N script jobs, until the head shows no
+gsched       one request of gsched.client.HeadClient.submit with N jobs, until the head shows no
              job: each was queued durably (SQLite, synchronous=FULL), placed, run by gnode under a
              supervisor of its own, its exit record flushed to disk on the node, and its outcome
              durable at the head. Afterwards every job's exit code is checked to be 0.
 gsched:POLICY, gsched:POLICY:unlearned
              the same under another policy than the default, and with a head that learns nothing
              of jobs that have run ([history] learn = false): to compare them in one run.
+gsched+script
+             the same with jobs that are scripts: gsched keeps each in a file of its job.
 gsched+python
              the same without the native supervisor (native_supervisor = false).
 gsched+root
@@ -50,13 +52,12 @@ import gsched_system
 import hyperqueue_system
 import slurm_system
 from cluster import CpuTimes
-from floor import spawn_seconds
+from floor import NOOP, spawn_seconds
 from missing import NotHereError
 
 FLOOR = "posix_spawn"
 GSCHED = "gsched"
 SYSTEMS = (GSCHED, "hyperqueue", "slurm", FLOOR)
-COMMAND = ("/bin/sh", "-c", ":")
 WARM_UP = 50
 ENVIRONMENT = Path(tempfile.gettempdir()) / f"gsched-bench-hyperqueue-{os.getuid()}"
 
@@ -128,6 +129,7 @@ class Rounds:
             tls="tls" in ways,
             postgresql="postgresql" in ways,
             native="python" not in ways,
+            script="script" in ways,
             user="" if "root" in ways else self._options.user,
         )
         system = self._gsched[name] = self._stack.enter_context(running)
@@ -162,7 +164,7 @@ class Rounds:
 
     def _start_floor(self) -> System:
         return System(
-            measure=lambda tasks: spawn_seconds(tasks, self._options.cpus, COMMAND),
+            measure=lambda tasks: spawn_seconds(tasks, self._options.cpus, NOOP),
             cpu_s=lambda: sum(os.times()[:4]),
         )
 
