@@ -30,6 +30,9 @@ def _write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
+    except OSError as error:
+        error.filename = path
+        raise
     finally:
         os.close(fd)
 
@@ -71,7 +74,7 @@ def prepare(task: Task) -> None:
             _write(f"{group}/pids.max", str(task.processes))
         if cpuset := task.cpuset:
             if cpuset.version == 1:
-                _inherit_cpuset(cpuset.path)
+                _open_cpuset(cpuset.path, has_cpus=bool(task.cpus))
             confine(task)
         fence.set_up(task.fence)
     except OSError as error:
@@ -97,9 +100,20 @@ def _limit_memory(group: MemoryCgroup) -> None:
         _write(swap, limit)
 
 
-def _inherit_cpuset(path: str) -> None:
-    """Give a group of version 1 what its parent has: no process can join it without."""
-    for name in ("cpuset.mems", "cpuset.cpus"):
+def _open_cpuset(path: str, *, has_cpus: bool) -> None:
+    """Give a group of version 1 what its parent has: no process can join it without.
+
+    The scheduler balances the parent's CPUs, and so those of the groups below it. A group that asks
+    for that, too, has the kernel work out the scheduling domains of the machine anew whenever its
+    CPUs change: 5 ms of CPU time, and more until all processors have followed.
+
+    Args:
+        path: of the group.
+        has_cpus: it gets CPUs of its own.
+    """
+    with contextlib.suppress(OSError):  # it works without
+        _write(f"{path}/cpuset.sched_load_balance", "0")  # while it has no CPUs
+    for name in ("cpuset.mems",) if has_cpus else ("cpuset.mems", "cpuset.cpus"):
         _write(f"{path}/{name}", _read(f"{os.path.dirname(path)}/{name}"))
 
 
@@ -117,16 +131,19 @@ def confine(task: Task) -> None:
 def join(task: Task, pid: int = 0) -> None:
     """Move a process into the attempt's groups, first into that for tracking.
 
+    A process that has one thread joins a group of version 1 as this thread: a move of processes
+    waits for all processors, one of the calling thread does not.
+
     Args:
         task: of the attempt.
-        pid: of the process; 0: the calling one.
+        pid: of the process; 0: the calling one, which has one thread.
 
     Raises:
         LaunchError: the kernel refuses. Once the attempt has ended, there is no such group.
     """
     for path in _groups(task):
         try:
-            _write(f"{path}/cgroup.procs", str(pid))
+            _write(f"{path}/{_file_of_joining(task, path, pid)}", str(pid))
         except OSError as error:
             raise LaunchError(
                 f"cannot join the control group {path}: {reason(error)}: see gsched doctor",
@@ -134,6 +151,12 @@ def join(task: Task, pid: int = 0) -> None:
                 subject="node",
                 errno=error.errno or 0,
             ) from error
+
+
+def _file_of_joining(task: Task, path: str, pid: int) -> str:
+    if pid or path == task.cgroup or not os.path.exists(f"{path}/tasks"):
+        return "cgroup.procs"
+    return "tasks"
 
 
 class Home:
