@@ -120,7 +120,7 @@ def nothing_known(node: NodeLoad) -> Prediction:
     return Prediction(use=use, high=use, basis=Basis.NODE)
 
 
-class PaperModel:
+class PaperModel(Predictor):
     """The paper's rule, exactly.
 
     Args:

@@ -30,7 +30,7 @@ from gschedd.core.requests.queues import overridden
 from gschedd.core.state.settings import Settings
 from gschedd.core.views.jobs import jobs_by_state, queue_rows
 from gschedd.daemon.setup import empty_state
-from gschedd.engine.loop import Watches
+from gschedd.engine.watches import Watch, Watches
 from gschedd.http.answers import errors, refusal
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, counted
@@ -121,8 +121,9 @@ class FollowedState:
         await self.settled()
         return self.warning
 
-    async def changed(self, timeout_s: float) -> None:
-        """Wait until it is worth to look again."""
+    async def ended(self, watch: Watch, timeout_s: float) -> None:
+        """Wait until it is worth to look again: what is loaded tells nobody who has ended."""
+        del watch
         await asyncio.sleep(min(timeout_s, LOOK_S))
 
     def _load(self) -> Head:

@@ -7,10 +7,8 @@ the group commit. Nobody hears "yes", and no node hears "start", before the comm
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gsched.clock import Clock, thread_cpu_s
@@ -32,6 +30,7 @@ from gschedd.core.state.step import NOTHING, Run, Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.measures import COMMIT, CYCLE, PLANNING, SLOW_S, Measures
 from gschedd.engine.space import DiskSpace
+from gschedd.engine.watches import Watch, Watches
 from gschedd.plan.books import BooksOf
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
@@ -95,7 +94,7 @@ class Engine:
         books_of: what the policy keeps of each node.
 
     Attributes:
-        watches: of jobs of which somebody reads; told when a commit with changes of them begins.
+        watches: of jobs of which somebody reads, or for whose end somebody waits.
         begun: this start of the head is durable: nodes may hear of it.
         measures: how long its steps take.
         stalled: why the database cannot be written, so that changes are refused; else empty.
@@ -241,6 +240,13 @@ class Engine:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
             except TimeoutError:
                 return
+
+    async def ended(self, watch: Watch, timeout_s: float) -> None:
+        """Wait until the end of a job was committed that is watched, or the time is over."""
+        try:
+            await asyncio.wait_for(watch.ended.wait(), timeout_s)
+        except TimeoutError:
+            return
 
     async def planned(self, timeout_s: float) -> None:
         """Wait until a cycle has looked at all that is in the state by now, or the time is over.
@@ -451,6 +457,7 @@ class Engine:
         if self._sink is not None:
             self._sink.reached(self._store.reached)
         _failpoints(facts, "after_commit")
+        self.watches.note_ended(self.head.state.unstored.finished)
         self.head.state.unstored.finished.clear()
         async with self._changed:
             self._changed.notify_all()
@@ -580,38 +587,3 @@ _PASSED: Final[tuple[tuple[str, Callable[[f.AnyFact], bool]], ...]] = (
     ("move", _is_of_move),
     ("delete", _is_deletion),
 )
-
-
-@dataclass(slots=True, eq=False)
-class Watch:
-    """Whether a job has changed since the watch began."""
-
-    changed: bool = False
-
-
-class Watches:
-    """The watches of all jobs; used by the event loop alone."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, list[Watch]] = {}
-
-    @contextmanager
-    def of(self, job: int) -> Iterator[Watch]:
-        """Watch a job for as long as the block lasts."""
-        watch = Watch()
-        self._of.setdefault(job, []).append(watch)
-        try:
-            yield watch
-        finally:
-            watches = self._of[job]
-            watches.remove(watch)
-            if not watches:
-                del self._of[job]
-
-    def note(self, jobs: Iterable[int]) -> None:
-        """Tell those who watch these jobs that they have changed."""
-        if not self._of:
-            return
-        for job in jobs:
-            for watch in self._of.get(job, ()):
-                watch.changed = True

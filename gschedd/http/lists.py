@@ -25,10 +25,10 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 from aiohttp import web
 
-from gsched.errors import GschedError
+from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.ids import array_of
 from gsched.model.job import Labels
-from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS
+from gsched.model.limits import MAX_LISTS, MAX_USER_LISTS, shown
 from gsched.model.priorities import PriorityTerms
 from gsched.model.states import JobState
 from gsched.protocol import job_rows
@@ -132,6 +132,32 @@ class _Numbers:
         return known
 
 
+def first_of(query: Mapping[str, str]) -> int:
+    """Return how many jobs of a long list are wanted; 0: all.
+
+    Raises:
+        InvalidRequestError: more than there can be, or a list that has no first page.
+    """
+    if not (text := query.get("first", "")):
+        return 0
+    first = read_number(text, "first")
+    if not 1 <= first <= ROWS_PER_SLICE or first != int(first):
+        raise InvalidRequestError(
+            f"first={shown(text)} is not a whole number from 1 to {ROWS_PER_SLICE}",
+            hint="leave it out to have all jobs",
+        )
+    if "ids" in query or not _is_usual(query):
+        raise InvalidRequestError(
+            "first goes with neither ids, elements, all nor forecast",
+            hint="leave it out to have all jobs",
+        )
+    return int(first)
+
+
+def _is_usual(query: Mapping[str, str]) -> bool:
+    return not any(query.get(name) == "1" for name in ("elements", "all", "forecast"))
+
+
 class Choice:
     """The unfinished jobs that a list shows, by the filters of ``GET /v1/jobs``.
 
@@ -158,13 +184,12 @@ class Choice:
         self._kept = kept
         self._user = query.get("user", "")
         self._elements = query.get("elements", "") == "1"
-        is_usual = not any(query.get(name) == "1" for name in ("elements", "all", "forecast"))
+        is_usual = _is_usual(query)
         is_whole = not caller.is_private or may(caller, Verb.READ_JOB)
         columns = query.get("columns", "")
         self._has_all = columns == "all"
         self._in_columns = columns in ("1", "all") and is_usual and is_whole
-        first = read_number(query.get("first", "0"), "first")
-        self._first = int(first) if is_usual and 0 < first <= ROWS_PER_SLICE else 0
+        self._first = first_of(query)
         self.is_cut = False
         self._states = states
         self._state = state

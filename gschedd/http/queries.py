@@ -7,6 +7,7 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar, cast
 
@@ -22,6 +23,7 @@ from gsched.errors import (
 )
 from gsched.model.ids import (
     INDICES,
+    array_of,
     element_number,
     index_of,
     own_job_number,
@@ -43,12 +45,13 @@ from gschedd.core.views.arrays import unstarted_row
 from gschedd.core.views.jobs import JobViews
 from gschedd.core.views.lines import JobLines
 from gschedd.core.views.nodes import node_row
+from gschedd.engine.watches import Watch
 from gschedd.http.answers import answer, answer_in_pieces, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, found_jobs, in_state, to_read, wanted_of
 from gschedd.http.filters import COMMA, history_filter, own_history, read_number, states_of
-from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, in_slices, send
+from gschedd.http.lists import ROWS_PER_SLICE, Choice, Lists, first_of, in_slices, send
 from gschedd.http.pace import Pace
 from gschedd.http.shares import ShareQueries
 from gschedd.http.shown import ShownHead, StartForecasts
@@ -135,6 +138,7 @@ class Queries:
         """``GET /v1/jobs``: unfinished jobs, or those named by ``ids``, in the order of ids."""
         caller = self._callers.of(request)
         query = request.query
+        first_of(query)
         if "ids" in query:
             warning = await self._engine.shown()
             ids = [text for text in COMMA.split(query["ids"]) if text]
@@ -400,15 +404,24 @@ class Queries:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
         caller = self._callers.of(request)
         limit_s = min(read_number(request.query.get("timeout_s", "30"), "timeout_s"), MAX_WAIT_S)
-        end_s = self._clock.monotonic_s() + limit_s
-        while True:
-            await self._engine.settled()
-            job = await self.find(request.match_info["id"])
-            self._check_shown(caller, job)
-            left_s = end_s - self._clock.monotonic_s()
-            if job.state is JobState.DONE or left_s <= 0:
-                return answer(await self._story(request.match_info["id"], caller))
-            await self._engine.changed(left_s)
+        text, end_s = request.match_info["id"], self._clock.monotonic_s() + limit_s
+        with ExitStack() as stack:
+            watch: Watch | None = None
+            while True:
+                if watch is not None:
+                    watch.ended.clear()
+                await self._engine.settled()
+                job = await self.find(text)
+                self._check_shown(caller, job)
+                left_s = end_s - self._clock.monotonic_s()
+                if job.state is JobState.DONE or left_s <= 0:
+                    break
+                if watch is not None:
+                    await self._engine.ended(watch, left_s)
+                else:  # and look again: it may have ended before it was watched
+                    watches = self._engine.watches.of(*{job.id, array_of(job.id)})
+                    watch = stack.enter_context(watches)
+        return answer(await self._story(text, caller))
 
     # --- nodes, history ---
 

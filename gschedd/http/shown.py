@@ -9,7 +9,7 @@ from aiohttp.typedefs import Middleware
 from gsched.errors import StandsByError
 from gsched.protocol.headers import STANDBY_HEADER, WARNING_HEADER
 from gschedd.core.head import Head
-from gschedd.engine.loop import Watches
+from gschedd.engine.watches import Watch, Watches
 from gschedd.http.door import Handler
 from gschedd.plan.forecast import Forecast
 
@@ -36,8 +36,8 @@ class ShownHead(Protocol):
     async def shown(self) -> str:
         """Wait as `settled` does; return a warning instead of the error, or the empty string."""
 
-    async def changed(self, timeout_s: float) -> None:
-        """Wait until something was committed, or the time is over."""
+    async def ended(self, watch: Watch, timeout_s: float) -> None:
+        """Wait until a job that is watched may have ended, or the time is over."""
 
 
 class StartForecasts(Protocol):

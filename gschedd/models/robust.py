@@ -170,7 +170,7 @@ class _Predictor:
             return _requested_use(kind, node)
         return known.on(self._speed(known, node), node.rates)
 
-    def run_time(self, kind: Kind, node: NodeLoad) -> PredictedTime:
+    def run_time(self, kind: Kind, node: NodeLoad, now_s: float) -> PredictedTime:  # noqa: ARG002 -- as above
         """Return how long a job of a kind will run on a node: a part of what `predict` returns."""
         known = self._known_of(kind)
         if known.nearest is None:

@@ -131,6 +131,11 @@ class Prediction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_high_s: float | None = None
     records: int = 0
 
+    @property
+    def run_time(self) -> "PredictedTime":
+        """Return what it says of the run time."""
+        return PredictedTime(basis=self.basis, wall_high_s=self.wall_high_s, records=self.records)
+
 
 class PredictedTime(Struct, frozen=True, kw_only=True):
     """What a `Prediction` says of the run time alone."""
@@ -149,6 +154,21 @@ class Predictor(Protocol):
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
         """Return what a job of a kind will cost on a node; never fails for want of history."""
+
+    def run_time(self, kind: Kind, node: NodeLoad, now_s: float) -> PredictedTime:
+        """Return what `predict` says of the run time: plans go by that alone."""
+        return self.predict(kind, node, now_s).run_time
+
+    def spread(self, kind: Kind) -> float | None:  # noqa: ARG002 -- nothing is known of any kind
+        """Return by how much run times of a kind are missed; None where that is not known.
+
+        It is the standard deviation of the logarithm.
+        """
+        return None
+
+    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:  # noqa: ARG002 -- as above
+        """Return the latest runs of the very kind as they would have been on a node, if known."""
+        return ()
 
 
 @runtime_checkable
@@ -179,6 +199,18 @@ class PredictionTable(Struct, frozen=True, kw_only=True):
             KeyError: it has none of this kind on this node.
         """
         return self.predictions[kind][node.name]
+
+    def run_time(self, kind: Kind, node: NodeLoad, now_s: float) -> PredictedTime:
+        """Return what was said of the run time; raises as `predict` does."""
+        return self.predict(kind, node, now_s).run_time
+
+    def spread(self, kind: Kind) -> float | None:  # noqa: ARG002 -- it was not asked for it
+        """Return that it is not known."""
+        return None
+
+    def runs(self, kind: Kind, node: NodeLoad) -> PastRuns:  # noqa: ARG002 -- as above
+        """Return none: they were not asked for."""
+        return ()
 
 
 def predict_all(

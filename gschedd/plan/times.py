@@ -16,7 +16,7 @@ from gschedd.plan.snapshot import JobClass, Snapshot
 ENOUGH_RUNS: Final = 5
 
 
-def predicted_s(predictions: Iterable[Prediction | PredictedTime | None]) -> float | None:
+def predicted_s(predictions: Iterable[PredictedTime | None]) -> float | None:
     """Return a run time that is seldom exceeded, if enough runs of the kind are known.
 
     Args:
@@ -69,7 +69,7 @@ class JobPredictions:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._predictions: dict[tuple[Kind, str], Prediction] = {}
-        self._run_times: dict[tuple[Kind, str], Prediction | PredictedTime] = {}
+        self._run_times: dict[tuple[Kind, str], PredictedTime] = {}
 
     def prediction(self, job: int, node: str) -> Prediction | None:
         """Return what a job will cost on a node, if job and node are known and anything learns."""
@@ -88,12 +88,12 @@ class JobPredictions:
             found = self._predictions[kind, node] = predictor.predict(kind, load, snapshot.now_s)
         return found
 
-    def _run_time(self, job: int, node: str) -> Prediction | PredictedTime | None:
-        """Return the same of the run time alone, where the predictor can tell that for itself."""
+    def _run_time(self, job: int, node: str) -> PredictedTime | None:
+        """Return the same of the run time alone."""
         snapshot = self._snapshot
-        run_time_of = getattr(snapshot.predictor, "run_time", None)
-        if run_time_of is None:
-            return self.prediction(job, node)
+        predictor = snapshot.predictor
+        if predictor is None:
+            return None
         kind = snapshot.kinds.get(job)
         if kind is None:
             return None
@@ -102,20 +102,21 @@ class JobPredictions:
             load = snapshot.loads.get(node)
             if load is None:
                 return None
-            found = self._run_times[kind, node] = run_time_of(kind, load)
+            found = self._run_times[kind, node] = predictor.run_time(kind, load, snapshot.now_s)
         return found
 
     def spread(self, job: int) -> float | None:
         """Return by how much run times of a job's kind are missed, as far as that is known."""
-        kind = self._snapshot.kinds.get(job)
-        spread_of = getattr(self._snapshot.predictor, "spread", None)
-        return None if kind is None or spread_of is None else spread_of(kind)
+        kind, predictor = self._snapshot.kinds.get(job), self._snapshot.predictor
+        return None if kind is None or predictor is None else predictor.spread(kind)
 
     def runs(self, job: int, node: str) -> PastRuns:
         """Return the past runs of a job's kind as they would have been on a node, if known."""
         kind, load = self._snapshot.kinds.get(job), self._snapshot.loads.get(node)
-        runs_of = getattr(self._snapshot.predictor, "runs", None)
-        return () if kind is None or load is None or runs_of is None else runs_of(kind, load)
+        predictor = self._snapshot.predictor
+        if kind is None or load is None or predictor is None:
+            return ()
+        return predictor.runs(kind, load)
 
     def run_time_s(self, job: int, job_class: JobClass, allocation: Allocation) -> float | None:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""

@@ -16,7 +16,7 @@ from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import StartupKey
 from gschedd.models.steptimes import MeasuredSpeed
 from gschedd.plan.compose import Composed
-from gschedd.plan.load import Kind, NodeLoad, Prediction
+from gschedd.plan.load import Kind, NodeLoad, Prediction, Predictor
 from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs
@@ -30,7 +30,7 @@ BATCH, TOTAL = 10.0, 5_000.0
 ONE_GPU = Layout(counts=(1,))
 
 
-class Silent:
+class Silent(Predictor):
     """A predictor of nothing: what is known here comes from steps."""
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:

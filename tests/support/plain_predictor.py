@@ -47,7 +47,7 @@ from gschedd.models.robust import (
     NodeSpeeds,
 )
 from gschedd.models.view import CUT_SHORT, DECAYS, HALF_LIVES, OWN_WAYS, WINDOW, PredictionTarget
-from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Predictor, Use
 
 QUANTITIES = tuple(Q)
 TELL_SPEED = frozenset({Q.CPU, Q.GPU, Q.WALL})
@@ -366,7 +366,7 @@ class PlainFamily:
         return float(min(max(bound, 0.0), 1.0))
 
 
-class PlainModel:
+class PlainModel(Predictor):
     """What `RobustModel` is, plainly.
 
     Args:

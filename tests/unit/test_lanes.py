@@ -7,7 +7,7 @@ import pytest
 
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.lanes import Front, LaneOrder, jobs_before
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 from gschedd.plan.snapshot import Group, JobClass, OrderKey, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, take
 from gschedd.policies.queue import balance, fifo
@@ -16,13 +16,13 @@ from tests.support.spaces import space
 NOW_S = 1000.0
 
 
-class KnownTimes:
+class KnownTimes(Predictor):
     """Predicts of each user how long the jobs run, and nothing of some."""
 
     def __init__(self, times_s: Mapping[str, float]) -> None:
         self.times_s = times_s
 
-    def predict(self, kind: Kind, load: NodeLoad, now_s: float) -> Prediction:
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
         """Return what is known of the user."""
         known = self.times_s.get(kind.key)
         basis = Basis.ALL if known is None else Basis.KIND

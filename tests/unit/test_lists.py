@@ -23,7 +23,7 @@ from gschedd.core.views.lines import KEEP_AFTER_S, JobLines
 from gschedd.http import kept_slices, lists
 from gschedd.http.filters import states_of
 from gschedd.http.kept_slices import KeptSlices
-from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice
+from gschedd.http.lists import JOBS_PER_LOOK, ROWS_PER_SLICE, Choice, first_of
 from gschedd.http.pace import PIECE_S, Pace
 from gschedd.plan.snapshot import OrderKey
 from tests.support.world import ALICE, BOB, World, node, settings
@@ -516,8 +516,23 @@ def test_the_first_page_of_a_long_list_can_be_had_by_itself(
     assert first_page() == (list(state.jobs)[:10], True)
     assert first_page(user="bob") == (list(state.jobs_of["bob"])[:10], True)
     assert first_page(state="running") == ([1], False)
-    assert not first_page(first="100000")[1]
-    assert not first_page(all="1")[1]
-    assert len(first_page(all="1")[0]) == len(state.jobs)
-    with pytest.raises(InvalidRequestError):
-        first_page(first="many")
+    assert len(first_page(first="250")[0]) == 250
+    assert len(first_page(first="")[0]) == len(state.jobs)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"first": "251"}, "first='251' is not a whole number from 1 to 250"),
+        ({"first": "0"}, "first='0' is not a whole number from 1 to 250"),
+        ({"first": "1.5"}, "first='1.5' is not a whole number from 1 to 250"),
+        ({"first": "many"}, "first='many' is not a number"),
+        ({"all": "1"}, "first goes with neither ids, elements, all nor forecast"),
+        ({"ids": "1"}, "first goes with neither ids, elements, all nor forecast"),
+    ],
+)
+def test_a_first_page_that_there_cannot_be_is_refused(more: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        first_of({"first": "10"} | more)
+
+    assert caught.value.message == words

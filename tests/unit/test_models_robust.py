@@ -325,7 +325,7 @@ def test_a_run_time_is_that_of_the_whole_prediction() -> None:
     model = taught(*[1000.0] * 20, *[100.0] * 10)
     kinds = [kind("k"), kind("edited", program="k-program"), kind("other", owner_uid=77)]
     pairs = [(each, on) for each in kinds for on in (node("n1"), node("n2", rates(core_rate=2.0)))]
-    alone = [model.run_time(*pair) for pair in pairs]
+    alone = [model.run_time(*pair, 0.0) for pair in pairs]
     whole = [model.predict(*pair, 0.0) for pair in pairs]
     deferred = [model.deferred(*pair) for pair in pairs]
 
@@ -333,14 +333,14 @@ def test_a_run_time_is_that_of_the_whole_prediction() -> None:
         PredictedTime(basis=each.basis, wall_high_s=each.wall_high_s, records=each.records)
         for each in whole
     ]
-    assert [model.run_time(*pair) for pair in pairs] == alone
+    assert alone == [each.run_time for each in whole]
+    assert [model.run_time(*pair, 0.0) for pair in pairs] == alone
     model.learn(run("k", wall_s=7.0, ended_s=90_000.0))
-    assert model.run_time(*pairs[0]) != alone[0]
-    told = [getattr(each, "run_time", None) for each in deferred]
-    assert [each for each in told if each is not None] == alone
+    assert model.run_time(*pairs[0], 0.0) != alone[0]
+    assert [each.run_time for each in deferred] == alone
 
 
 def test_a_model_that_knows_nothing_predicts_no_run_time() -> None:
     """Plans go by the walltime then."""
-    found = RobustModel().run_time(kind("k"), node("n1"))
+    found = RobustModel().run_time(kind("k"), node("n1"), 0.0)
     assert found == PredictedTime(basis=Basis.REQUESTED)

@@ -9,7 +9,7 @@ from baselines import paper
 from baselines.registry import POLICIES
 from gsched.config.policies import BalanceConfig, WeightsConfig
 from gsched.model.resources import Allocation, Chunk, Request, Share
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, take
 from gschedd.plan.times import ENOUGH_RUNS
@@ -21,7 +21,7 @@ from tests.support.spaces import space
 NOW_S = 10_000.0
 
 
-class PredictionTable:
+class PredictionTable(Predictor):
     """A predictor that says what it was told to; the kind's key finds it."""
 
     def __init__(self, records: int = 99, **said: Use | tuple[Use, float]) -> None:

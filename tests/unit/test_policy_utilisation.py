@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.model.resources import Chunk, Request, Share
-from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.utilisation_index import HARDLY_USED, Imbalance, Shares, Sort, Unevenness
@@ -21,7 +21,7 @@ NOW_S = 10_000.0
 REPORTED_S = NOW_S - 100
 
 
-class PredictionTable:
+class PredictionTable(Predictor):
     """A predictor that says of each kind what it was told to."""
 
     def __init__(self, said: Mapping[str, Use]) -> None:

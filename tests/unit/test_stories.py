@@ -7,12 +7,13 @@ import pytest
 
 from gsched.clock import SystemClock
 from gsched.model.states import JobState
-from gsched.protocol.actions import AnyJobAction, HoldJob, ReleaseJob
+from gsched.protocol.actions import AnyJobAction, DeleteJob, HoldJob, ReleaseJob
 from gschedd.core.requests import commands as c
 from gschedd.core.state import facts as f
 from gschedd.core.state.records import Job
-from gschedd.engine.loop import Engine, Watches
+from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
+from gschedd.engine.watches import Watches
 from gschedd.http import stories
 from gschedd.http.stories import Recorded, at_one_moment, recorded
 from gschedd.store.reader import Reader
@@ -97,3 +98,33 @@ def test_only_those_who_watch_a_job_are_told_and_nobody_is_kept() -> None:
         assert (first.changed, second.changed, other.changed) == (True, True, False)
     watches.note([1])
     assert not watches._of
+
+
+def test_who_waits_for_the_end_of_a_job_is_woken_by_that_alone(books: Books) -> None:
+    """Not by commits of other jobs, nor by other changes of this one, and not before it is kept."""
+    mine, other = books.submit(), books.submit()
+    engine, head = Reading(books, 0).engine, books.head
+
+    async def ask(action: AnyJobAction, job: int) -> None:
+        command = c.ActOnJob(caller=ALICE, job=job, action=action)
+        (step,) = await engine.ask(lambda now_s: [head.command(command, now_s)])
+        assert step.error is None
+
+    async def scenario() -> None:
+        running = asyncio.create_task(engine.run())
+        with engine.watches.of(mine) as watch:
+            waiting = asyncio.create_task(engine.ended(watch, 60.0))
+            await ask(HoldJob(ids=()), mine)
+            await ask(DeleteJob(ids=()), other)
+            await engine.ended(watch, 0.05)
+            assert watch.changed
+            assert not waiting.done()
+            await ask(DeleteJob(ids=()), mine)
+            await asyncio.wait_for(waiting, 10.0)
+            assert watch.ended.is_set()
+            assert mine not in head.state.unstored.finished, "its end is durable"
+        running.cancel()
+        await asyncio.wait({running})
+        engine.close()
+
+    asyncio.run(scenario())

@@ -3,7 +3,7 @@
 import pytest
 
 from gsched.model.resources import Chunk, Request, Share
-from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
+from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Predictor, Use
 from gschedd.plan.snapshot import JobClass, Snapshot
 from gschedd.plan.times import ENOUGH_RUNS, JobPredictions, planned_end_s, predicted_s
 from tests.support.runs import kind, node
@@ -37,7 +37,7 @@ def test_a_time_is_predicted_by_enough_runs_of_the_kind_on_every_node(
     predictions: list[Prediction | None], expected_s: float | None
 ) -> None:
     """The high value of the slowest node, or nothing."""
-    assert predicted_s(predictions) == expected_s
+    assert predicted_s(each.run_time if each else None for each in predictions) == expected_s
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_outlives_its_time_is_taken_to_be_half_done(
     assert end_s == (None if planned_s is None else 100 + planned_s)
 
 
-class Counting:
+class Counting(Predictor):
     """A predictor that says the same of all, and how often it was asked."""
 
     def __init__(self) -> None:

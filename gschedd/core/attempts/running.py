@@ -96,7 +96,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     if settings.config.balance.predicted_times:
         parts = attempt.parts.values()
         expected_s = predicted_s(
-            getattr(p.prediction, "run_time", p.prediction)
+            None if p.prediction is None else p.prediction.run_time
             for p in parts
             if p.state is not PartState.PASSIVE
         )

@@ -125,7 +125,7 @@ def learned_size(
         kind, loads = kind_of(spec), Loads(state)
         nodes = {load.rates: load for load in loads.values() if load.rates.gpus}
         slowest = sorted(nodes.values(), key=lambda load: load.rates.gpu_rate)[:MAX_KINDS_OF_NODES]
-        wall_s = predicted_s(predictor.predict(kind, load, now_s) for load in slowest)
+        wall_s = predicted_s(predictor.run_time(kind, load, now_s) for load in slowest)
         if wall_s is not None and wall_s > 0:
             return size_of_run(wall_s, spec.request.gpus)
     return size_by_walltime(spec.walltime_s, spec.request)
