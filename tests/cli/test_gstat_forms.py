@@ -256,6 +256,25 @@ def test_a_long_list_of_equal_jobs_is_folded_and_a_pager_may_end_early(
     assert len(run_at_terminal("gstat", typed="", head=head).stdout.splitlines()) > FIRST_PAGE
 
 
+def test_the_pager_keeps_the_terminal_after_ctrl_c_until_it_is_left(
+    head: Path, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job in range(10, FIRST_PAGE + 5000):  # more than a pipe takes
+        fake.add(make_row(job, name=f"j{job}"))
+    fake.long_list = FIRST_PAGE + 100
+    pager = tmp_path / "pager"
+    pager.write_text(
+        "#!/bin/sh\nread titles\nkill -INT $PPID\nsleep 1\ncat > /dev/null\n"
+        'test "$(cut -d" " -f4 /proc/$$/stat)" = $PPID && echo gstat waits\n'
+    )
+    pager.chmod(0o700)
+    monkeypatch.setenv("GSCHED_PAGER", str(pager))
+
+    ran = run_at_terminal("gstat", typed="", head=head)
+
+    assert (ran.status, ran.stdout) == (0, "gstat waits\n")
+
+
 def test_the_pager_is_that_of_gsched_then_that_of_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

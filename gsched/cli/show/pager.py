@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -41,16 +42,26 @@ def page_long(pieces: Iterable[str], *, wanted: bool) -> None:
 
 
 def _shown_by(command: list[str], pieces: Iterable[str]) -> bool:
-    """Return whether the pager was there to show them; leaving it early is no error."""
+    """Return whether the pager was there to show them; leaving it early is no error.
+
+    Ctrl-C ends the text, as it does for the pager. The pager keeps the terminal until it is left.
+    """
     sys.stdout.flush()
     try:
         pager = subprocess.Popen(command, stdin=subprocess.PIPE)
     except OSError:
         return False
-    with contextlib.suppress(BrokenPipeError), pager:
-        assert pager.stdin is not None
+    assert pager.stdin is not None
+    try:
         for piece in pieces:
             pager.stdin.write(piece.encode(errors="backslashreplace"))
             pager.stdin.flush()
-        pager.stdin.close()
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass
+    finally:
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with contextlib.suppress(BrokenPipeError):
+            pager.stdin.close()  # writes what is left
+        pager.wait()
+        signal.signal(signal.SIGINT, handler)
     return True
