@@ -11,8 +11,8 @@ Every refusal of the head is raised as the matching class of `gsched.errors`.
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -61,8 +61,10 @@ if TYPE_CHECKING:
     from gsched.protocol.tasks import TaskList
     from gsched.protocol.tokens import CreatedUserToken, CreateUserToken, UserTokenList
 
+T = TypeVar("T")
+
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
-_WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
+WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
 _POLL_SLACK_S = 15.0
 _CODE_PIECE_BYTES = 700_000  # a request of 1 MiB, in base64
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
@@ -342,26 +344,22 @@ class HeadClient(HeadCalls):
 
     def _poll(self, job: int, clock: SystemClock, deadline_s: float | None) -> job_rows.JobStory:
         """Return the job's story when it ends, or after POLL_S or at the deadline."""
-        limit_s = clock.monotonic_s() + _WAIT_RETRY_S
-        while True:
+
+        def look() -> job_rows.JobStory:
             poll_s = POLL_S
             if deadline_s is not None:
                 poll_s = max(0.0, min(poll_s, deadline_s - clock.monotonic_s()))
-            try:
-                return self._look(str(job), poll_s, deadline_s)
-            except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
-                if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
-                    raise
-            pause(PAUSE_S)
+            return self._look(str(job), poll_s, deadline_s)
+
+        return outlast(look, until_s=deadline_s)
 
     def _look(self, job: str, poll_s: float, until_s: float | None) -> job_rows.JobStory:
         """Return the job's story when it ends, or after ``poll_s``."""
-        return self._get(
-            f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}",
-            job_rows.JobStory,
-            timeout_s=poll_s + _POLL_SLACK_S,
-            until_s=until_s,
-        )
+        target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
+        if not poll_s:  # as any other look at a job
+            return self._get(target, job_rows.JobStory, until_s=until_s)
+        silence_s = poll_s + _POLL_SLACK_S
+        return self._get(target, job_rows.JobStory, timeout_s=silence_s, until_s=until_s)
 
     def code_limits(self) -> "CodeReply":
         """Return how large a code snapshot may be."""
@@ -590,6 +588,28 @@ class HeadClient(HeadCalls):
 def _named(job: int | str) -> str:
     """Return a job's id for a path; the server's name stays in it, for the head to compare."""
     return str(job) if isinstance(job, int) else quote(str(read_job_id(job)))
+
+
+def outlast(look: Callable[[], T], *, until_s: float | None) -> T:
+    """Return what ``look`` returns, of a head that may be restarted or upgraded meanwhile.
+
+    Args:
+        look: asks the head; it is called again if nobody answers, or if the head's disk is full.
+        until_s: on the monotonic clock, when nothing is waited for any more; None: after
+            WAIT_RETRY_S without an answer.
+
+    Raises:
+        HeadUnreachableError: nobody has answered in that time.
+    """
+    clock = SystemClock()
+    limit_s = clock.monotonic_s() + WAIT_RETRY_S
+    while True:
+        try:
+            return look()
+        except (HeadUnreachableError, TryAgainError):
+            if _is_over(clock, limit_s) or _is_over(clock, until_s):
+                raise
+        pause(PAUSE_S)
 
 
 def _is_over(clock: SystemClock, deadline_s: float | None) -> bool:

@@ -13,7 +13,7 @@ from msgspec import structs
 from gsched.cli.common import command_name, print_json, print_note, printable
 from gsched.cli.terminal_text import to_stdout
 from gsched.cli.times import local_times
-from gsched.client import HeadClient
+from gsched.client import WAIT_RETRY_S, HeadClient, outlast
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError, InvalidRequestError, TryAgainError
 from gsched.head_calls import RETRY_S
@@ -97,6 +97,11 @@ class Teller:
         return f"job {short_job_id(held[0].id)}{more} is {held[0].reason}"
 
 
+def wait_for_head(head: HeadClient) -> None:
+    """Let each call wait as long for a head that is restarted as waits for jobs do."""
+    head.transport.patience_s = max(head.transport.patience_s, WAIT_RETRY_S)
+
+
 def wait_and_report(
     head: HeadClient,
     job: str,
@@ -105,16 +110,25 @@ def wait_and_report(
     deadline_s: float | None = None,
     fail_held: bool = False,
 ) -> JobStory:
-    """Return the story of a job when it has ended, at the deadline, or as soon as it is held."""
+    """Return the story of a job when it has ended, at the deadline, or as soon as it is held.
+
+    A head that is restarted meanwhile is waited for, for up to WAIT_RETRY_S.
+    """
+    wait_for_head(head)
     clock = SystemClock()
     look_s = 0.0  # at first what is so now
+
+    def look() -> JobStory:
+        left_s = look_s if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
+        story = head.wait([job], timeout_s=min(left_s, look_s))[0]
+        if story.row.state != JobState.DONE:
+            tell.look(story)
+        return story
+
     while True:
-        left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
-        story = head.wait([job], timeout_s=look_s if left_s is None else min(left_s, look_s))[0]
-        if story.row.state == JobState.DONE:
-            return story
-        tell.look(story)
-        if (fail_held and tell.held) or (left_s is not None and left_s <= look_s):
+        story = outlast(look, until_s=deadline_s)
+        is_late = deadline_s is not None and clock.monotonic_s() >= deadline_s
+        if story.row.state == JobState.DONE or (fail_held and tell.held) or is_late:
             return story
         look_s = HELD_LOOK_S
 
@@ -154,6 +168,9 @@ def report_failure(head: HeadClient, story: JobStory, *, is_reported: bool = Fal
         return
     stream = STDOUT if story.join == "oe" else STDERR
     outcome = story.row.outcome
+    is_cancelled = outcome is not None and outcome.kind == OutcomeKind.CANCELLED
+    if is_cancelled and story.row.started_s is None:
+        return  # it has written nothing
     node = outcome.node if outcome is not None and len(story.row.nodes) > 1 else ""
     try:
         chunk, _ = _tail_chunk(head, story.row.id, stream=stream, lines=SEARCHED_LINES, node=node)

@@ -64,6 +64,14 @@ def test_every_failed_job_is_reported_with_the_tail_of_its_stderr(
     assert "  | third" in ran.stderr
 
 
+def test_of_a_job_that_never_started_no_output_is_looked_for(head: Path, fake: FakeApi) -> None:
+    cancelled = {"kind": "cancelled", "exit_status": 271, "shell_status": 143}
+    fake.add(make_row(5, state="done", letter="C", outcome=cancelled))
+    ran = run_command("gwait", "5", head=head)
+
+    assert (ran.status, ran.stderr) == (143, "gwait: job 5.fake: cancelled\n")
+
+
 def test_quiet_says_nothing(head: Path) -> None:
     ran = run_command("gwait", "-q", "2", head=head)
 
@@ -120,6 +128,18 @@ def test_progress_is_written_as_lines_to_stderr_and_the_end_to_stdout(
         "2.fake\tfailed with exit code 5",
     ]
     assert run_command("gwait", "--progress", "--timeout", "0.2", "9", head=head).status == 124
+
+
+@pytest.mark.parametrize("options", [[], ["--progress"], ["--timeout", "60"]])
+def test_a_head_that_is_restarted_between_two_looks_is_waited_for(
+    head: Path, fake: FakeApi, options: list[str]
+) -> None:
+    fake.lose_looks = 3
+    ran = run_command("gwait", *options, "2", head=head)
+
+    assert (ran.status, fake.lose_looks) == (5, 0)
+    fake.lose_looks = 1000
+    assert run_command("gwait", "--timeout", "0.5", "2", head=head).status == 69
 
 
 HELD = "held after 5 failed starts; last: no; release it with grls -h u 9"

@@ -62,6 +62,7 @@ class FakeApi:
         output_of: what finds it there.
         fail_output: why no output can be read, if it cannot.
         lose_answers: how many answers to drop after having acted: the connection just ends.
+        lose_looks: the same for answers to waits of no time.
         on_wait: called with the job's number before a wait is answered.
         on_job: the same, before a job's story is told.
         on_list: called before a list is told that was asked for without ``first``.
@@ -84,6 +85,7 @@ class FakeApi:
         self.fail_output = ""
         self.messages: list[JobMessage] = []
         self.lose_answers = 0
+        self.lose_looks = 0
         self.no_room = 0
         self.sizes: list[int] = []
         self.on_wait: Callable[[int], None] = lambda job: None
@@ -221,6 +223,10 @@ class FakeApi:
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         if not float(request.query["timeout_s"]):
+            if self.lose_looks:
+                self.lose_looks -= 1
+                assert request.transport is not None
+                request.transport.abort()
             return _answer(self.stories[number])
         self.on_wait(number)
         return self._maybe_lost(request, self.stories[number])

@@ -16,10 +16,17 @@ from gsched.cli.common import (
     print_note,
     wants_color,
 )
-from gsched.cli.follow import Teller, ending_words, exit_status, report_failure, wait_and_report
+from gsched.cli.follow import (
+    Teller,
+    ending_words,
+    exit_status,
+    report_failure,
+    wait_and_report,
+    wait_for_head,
+)
 from gsched.cli.running import runner
 from gsched.cli.times import local_times, read_duration_s
-from gsched.client import HeadClient
+from gsched.client import HeadClient, outlast
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
 from gsched.model.states import JobState
@@ -105,9 +112,10 @@ def _show_progress(
 
     def look(left: Sequence[str], wait_s: float) -> list[JobStory]:
         if wait_s:
-            head.wait(left[:1], timeout_s=wait_s)
-        return head.wait(left, timeout_s=0.0)
+            outlast(lambda: head.wait(left[:1], timeout_s=wait_s), until_s=deadline_s)
+        return outlast(lambda: head.wait(left, timeout_s=0.0), until_s=deadline_s)
 
+    wait_for_head(head)
     view, period_s = view_for(sys.stderr, colored=wants_color("auto", sys.stderr))
     watch_progress(look, jobs, view=view, period_s=period_s, deadline_s=deadline_s, clock=clock)
 
