@@ -28,6 +28,7 @@ FAILPOINTS: tuple[str, ...] = (
     "head.mark.before_write",
     "head.migrate.before_commit",
     "head.replicated.before_commit",
+    "head.replicated.after_lease",
     "join.before_commit",
     "join.after_commit",
     "authority.after_note",

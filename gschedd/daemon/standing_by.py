@@ -31,7 +31,7 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.views.jobs import jobs_by_state, queue_rows
 from gschedd.daemon.setup import empty_state
 from gschedd.engine.watches import Watch, Watches
-from gschedd.http.answers import errors, refusal
+from gschedd.http.answers import BusyError, errors, refusal
 from gschedd.http.authority import HeadAuthority
 from gschedd.http.bodies import Bodies, counted
 from gschedd.http.callers import Callers, UserNames
@@ -82,6 +82,7 @@ class FollowedState:
         self._turn = asyncio.Lock()
         self._loaded: tuple[int, int] = (-1, 0)
         self._looked_s = self._rested_s = -1e9
+        self._takes_over = False
         self.head = self._empty(settings)
         self.watches = Watches()
 
@@ -89,14 +90,21 @@ class FollowedState:
         plan = self._chosen.plan
         return Head(state=empty_state(settings, self._chosen), settings=settings, policy=plan)
 
+    def takes_over(self) -> bool:
+        """Return whether this head has taken the lease: nothing is answered any more."""
+        self._takes_over = self._follower.has_lease  # changes here, not while answers are made
+        return self._takes_over
+
     @property
     def ruler(self) -> str:
-        """Return the head that rules."""
-        return shown_holder(self._follower.ruler.holder)
+        """Return the head that rules; empty: this one does, which `takes_over` has found."""
+        return "" if self._takes_over else shown_holder(self._follower.ruler.holder)
 
     @property
     def warning(self) -> str:
-        """Return how old the state is that is shown."""
+        """Return how old the state is that is shown; empty: none is, as this head takes over."""
+        if self._takes_over:
+            return ""
         is_newest = self._loaded == (self._follower.position, self._follower.copies)
         looked_s = self._follower.looked_s if is_newest else self._looked_s
         age_s = max(0.0, self._clock.monotonic_s() - looked_s)
@@ -324,11 +332,20 @@ class StandbyHead:
 
     def _app(self, routes: Iterable[web.RouteDef], *gates: Middleware) -> web.Application:
         @web.middleware
+        async def until_it_rules(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = None if self._state.takes_over() else await handler(request)
+            if response is None or (self._state.takes_over() and not response.prepared):
+                server = self._state.head.settings.server
+                error = BusyError(f"{server} takes over as the ruling head", status=503)
+                return refusal(error)
+            return response
+
+        @web.middleware
         async def refreshed(request: web.Request, handler: Handler) -> web.StreamResponse:
             await self._state.settled()
             return await handler(request)
 
-        handlers = [watched, *gates, counted(self._bodies), errors, refreshed]
+        handlers = [watched, *gates, until_it_rules, counted(self._bodies), errors, refreshed]
         app = web.Application(middlewares=handlers, logger=log)
         app.add_routes(routes)
         app.router.add_route("*", "/{other:.*}", self._refuse)

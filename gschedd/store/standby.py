@@ -12,6 +12,7 @@ import msgspec
 
 from gsched.clock import Clock
 from gsched.errors import ConfigError, StorageError
+from gsched.failpoint import failpoint
 from gsched.files import flush_directory
 from gschedd.store.journal import HeadLease, LogRecord, ReplicatedLog, Ruler, StoreBase
 from gschedd.store.schema import SCHEMA_VERSION
@@ -43,6 +44,7 @@ class Follower:
         copies: how often the database was replaced by a base.
         ruler: who rules, or has ruled last.
         looked_s: when nothing was missing last, in the clock's monotonic time.
+        has_lease: this head rules, or is about to: it has taken the lease.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Follower:
         self._clock = clock
         self._check_ruler = check
         self.position = self.copies = 0
-        self._is_apart = False
+        self._is_apart = self.has_lease = False
         self.ruler = Ruler("", 0, 0.0)
         self.looked_s = clock.monotonic_s()
 
@@ -92,12 +94,14 @@ class Follower:
             before = self.ruler = self._log.ruler()
             number = self._log.acquire()
             if number:
+                self.has_lease = True
                 try:
                     position = self.catch_up(msgspec.structs.replace(before, left_s=0.0))
                 except BaseException:
                     self._log.release(number)
                     raise
                 log.info("this head rules: lease %d, at record %d", number, position)
+                failpoint("head.replicated.after_lease")
                 return HeadLease(self._log, number)
             if self.ruler.holder != holder:
                 log.info("standing by at record %d: %s rules", position, self.ruler.holder)

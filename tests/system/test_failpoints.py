@@ -17,7 +17,7 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, delete, is_killed, wait_for_death, wait_for_end
 
-#: Those of moves are passed in tests/system/test_migration.py, that of the replicated log in
+#: Those of moves are passed in tests/system/test_migration.py, those of the replicated log in
 #: tests/system/test_standby.py.
 HEAD_POINTS = [
     name
@@ -191,7 +191,7 @@ def test_supervisor_killed_at(cluster: Cluster, judge: Judge, point: str, librar
 def test_every_failpoint_is_in_one_of_the_three_sweeps() -> None:
     # The points of a training are passed in tests/system/test_elastic_faults.py, that of the
     # notifier in tests/system/test_notify.py, those of backups in tests/system/test_backup.py,
-    # those of hosts that join in tests/system/test_joining.py, that of the replicated log in
+    # those of hosts that join in tests/system/test_joining.py, those of the replicated log in
     # tests/system/test_standby.py, those of output that returns in
     # tests/system/test_without_shared_files.py, those of staged files in
     # tests/system/test_staged_files.py.

@@ -153,6 +153,28 @@ def test_a_read_that_comes_while_a_head_takes_over_waits_for_it(
     assert refused == []
 
 
+def test_requests_wait_that_come_when_a_head_has_taken_the_lease_and_still_stands_by(
+    heads: tuple[Cluster, Cluster],
+) -> None:
+    """A busy head may need a moment until it no longer answers as one that stands by."""
+    first, second = heads
+    first.start_head()
+    submit(first)
+    give_authority(first, second)
+    second.start_head({"GSCHED_FAIL": "head.replicated.after_lease:sleep=1"}, wait=False)
+    wait_until(lambda: answers(second), what="the second head to answer")
+    first.kill_head()
+    wait_until(lambda: rules(second), what="the second head to rule")
+    health = send(UnixConnection(second.socket), "GET", "/v1/health")
+    changed = submit(second)
+    read = run_command("gstat", head=second.socket, cwd=second.jobs)
+
+    assert health.status == 200 or health.headers["retry-after"] == "1"
+    assert "gsched-standby" not in health.headers
+    assert changed == "2"
+    assert (read.status, read.stderr) == (0, "")
+
+
 def test_nodes_and_login_hosts_go_to_the_head_that_rules(
     heads: tuple[Cluster, Cluster],
 ) -> None:
