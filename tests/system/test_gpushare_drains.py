@@ -181,6 +181,28 @@ def test_loading_code_is_not_held_against_a_job(shared_gpu: Make) -> None:
     assert gpu_counters(gpu)["demotions"] == 0
 
 
+@pytest.mark.parametrize(
+    ("window", "work"),
+    [
+        ("1", "cuda.launch(3_000_000, count=10)"),
+        ("64", "cuda.launch(3_000_000) or cuda.api.cuMemcpyHtoD_v2(4096, b'x', 1)"),
+    ],
+    ids=["window", "copy"],
+)
+def test_a_job_that_waits_for_its_kernel_loads_no_code(
+    window: str, work: str, shared_gpu: Make
+) -> None:
+    """For a place in its window, or for a copy behind a kernel of 3 s: it is overtaken."""
+    gpu = shared_gpu(drain_max_s=0.2, options=("--window", window))
+    high, low = pair(gpu)
+    assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
+    low.send(work)
+    wait_until(lambda: len(of(gpu.device.log(), low)) > 0)
+
+    assert high.call("cuda.launch(10)") == 0
+    assert gpu_counters(gpu)["overlaps"] == 1
+
+
 @pytest.mark.parametrize("share_class", [HIGH, LOW])
 def test_a_launch_does_not_wait_for_a_stopped_daemon_for_ever(
     share_class: ShareClass, shared_gpu: Make
@@ -205,10 +227,11 @@ def test_a_launch_does_not_wait_for_a_stopped_daemon_for_ever(
 
 
 def test_a_low_job_does_not_starve_beside_a_high_one_that_is_never_idle(shared_gpu: Make) -> None:
+    """The GPU has work for two seconds, so that the high job is not idle when its host is late."""
     gpu = shared_gpu()
     high, low = pair(gpu)
-    high.send("cuda.pipeline(1000, 5, 0, 5.0, depth=4)[0]")
-    wait_until(lambda: len(gpu.device.log()) > 5)
+    high.send("cuda.pipeline(4000, 5, 0, 3.0, depth=100)[0]")
+    wait_until(lambda: len(gpu.device.log()) > 400)
 
     assert low.call("cuda.launch(10) or cuda.synchronize()") == 0
     assert gpu_counters(gpu)["opportunistic_slices"] >= 1

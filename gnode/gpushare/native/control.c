@@ -96,7 +96,8 @@ static void stop_watching(void) { watching = yielded = false; }
 static void look_at_drain(void) {
     uint64_t launches, synced, since_ns = gs_now_ns() - drain.since_ns;
     bool busy = gs_slots_busy();
-    if (!drain.has_told && (atomic_load(&gs_loads) > 0 || (busy && since_ns > LOADING_NS))) {
+    bool may_load = since_ns > LOADING_NS && gs_slots_launching();
+    if (!drain.has_told && (atomic_load(&gs_loads) > 0 || may_load)) {
         tell(GS_LOADING, drain.epoch, 0, 0);
         drain.has_told = true;
     }

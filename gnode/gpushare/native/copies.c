@@ -11,6 +11,7 @@
         if (!gs_settings()->gate_copies) return GS_REAL(name) arguments;          \
         struct gs_slot *slot = gs_begin(on, &result);                             \
         if (GS_UNLIKELY(slot == NULL)) return result;                             \
+        atomic_store_explicit(&slot->in, GS_WAITS, memory_order_relaxed);         \
         result = GS_REAL(name) arguments;                                         \
         gs_end(slot, on);                                                         \
         return result;                                                            \

@@ -63,7 +63,7 @@ struct gs_slot *gs_own_slot(void) {
 struct gs_slot *gs_begin_slow(CUstream stream, CUresult *refused) {
     struct gs_slot *slot = gs_own_slot();
     for (;;) {
-        atomic_store(&slot->in, 1);
+        atomic_store(&slot->in, GS_LAUNCHES);
         atomic_thread_fence(memory_order_seq_cst);
         if (atomic_load(&atomic_load(&gs_gate)->gate) & GS_OPEN) return slot;
         if (gs_is_capturing(stream)) return slot; /* recorded: nothing runs */
@@ -95,6 +95,12 @@ void gs_slots_forget_after_fork(void) {
 bool gs_slots_busy(void) {
     for (struct gs_slot *slot = atomic_load(&slots); slot != NULL; slot = slot->next)
         if (atomic_load(&slot->in) != 0) return true;
+    return false;
+}
+
+bool gs_slots_launching(void) {
+    for (struct gs_slot *slot = atomic_load(&slots); slot != NULL; slot = slot->next)
+        if (atomic_load(&slot->in) == GS_LAUNCHES) return true;
     return false;
 }
 

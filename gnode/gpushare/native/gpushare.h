@@ -130,8 +130,10 @@ int gs_receive(const struct gs_channel *channel, struct gs_message *message, int
 
 /* ---- the gate: gate.c; the control thread: control.c ---- */
 
+#define GS_LAUNCHES 1u /* it may load code */
+#define GS_WAITS 2u    /* for work: for a place in its window, or for a copy */
 struct gs_slot {            /* one for each thread that launches */
-    _Atomic uint32_t in;    /* 1 between the test of the gate and the return of the driver */
+    _Atomic uint32_t in;    /* not 0 from the test of the gate to the return of the driver */
     _Atomic uint64_t launches;
     _Atomic uint64_t synced_at; /* launches when it last waited for the GPU */
     _Atomic bool taken;
@@ -168,6 +170,7 @@ CUevent gs_new_event(CUcontext context);  /* or NULL */
 CUstreamCaptureMode gs_relax(void); /* this thread may do what breaks no recording of others */
 void gs_relax_end(CUstreamCaptureMode mode);
 bool gs_slots_busy(void);
+bool gs_slots_launching(void); /* and not only waiting */
 void gs_slots_totals(uint64_t *launches, uint64_t *synced, bool *busy);
 void gs_barrier(void);
 void gs_slots_forget_after_fork(void);
@@ -176,7 +179,7 @@ void gs_slots_forget_after_fork(void);
 static inline struct gs_slot *gs_begin(CUstream stream, CUresult *refused) {
     struct gs_slot *slot = gs_my_slot;
     if (GS_LIKELY(slot != NULL && !gs_no_membarrier)) {
-        atomic_store_explicit(&slot->in, 1, memory_order_relaxed);
+        atomic_store_explicit(&slot->in, GS_LAUNCHES, memory_order_relaxed);
         atomic_signal_fence(memory_order_seq_cst); /* the control thread's membarrier is the rest */
         struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
         if (GS_LIKELY(atomic_load_explicit(&page->gate, memory_order_relaxed) & GS_OPEN)) return slot;
@@ -198,7 +201,10 @@ static inline void gs_end(struct gs_slot *slot, CUstream stream) {
     atomic_store_explicit(&slot->launches, launches + 1, memory_order_relaxed);
     struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
     uint32_t window = atomic_load_explicit(&page->window, memory_order_relaxed);
-    if (GS_UNLIKELY(window != 0)) gs_window_launched(stream, window);
+    if (GS_UNLIKELY(window != 0)) {
+        atomic_store_explicit(&slot->in, GS_WAITS, memory_order_relaxed);
+        gs_window_launched(stream, window);
+    }
     atomic_store_explicit(&slot->in, 0, memory_order_release);
 }
 
