@@ -90,7 +90,7 @@ def test_a_backup_on_a_new_machine_runs_each_job_once_and_gives_no_number_twice(
     assert "safe mode" in restored.stdout
     cluster.start_head()
     assert cluster.head.shares().rows[0].cpu_s == used_s
-    assert "there is no mark" in cluster.head.status().safe_mode
+    assert "SAFE MODE: there is no mark" in cluster.log("head.log")
     wait_until(lambda: "n1 has obeyed" in cluster.head.status().safe_mode, what="what n1 knows")
     wait_until(lambda: cluster.head.recovery().nodes, what="the node to report its jobs")
     recovered = run_command("gsched", "recover", "--accept", head=cluster.socket)

@@ -113,12 +113,15 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 @needs_compiler
 def test_all_parts_are_rehearsed_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
-    """With one case, one figure and one network; the record has a line for each answer."""
+    """With one case, one figure and one network; the record has a line for each answer.
+
+    Two training jobs of 50 iterations run for 0.7 s, and so at the same time if one begins late.
+    """
     path = tmp_path / "record.json"
     ran = subprocess.run(
         [
             *("scripts/gpu/sharing", "all", "--rehearse", "--cases", "drained_context"),
-            *("--figures", "bursts", "--models", "squeezenet", "--iterations", "5"),
+            *("--figures", "bursts", "--models", "squeezenet", "--iterations", "50"),
             *("--json", str(path)),
         ],
         cwd=ROOT,
