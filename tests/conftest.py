@@ -35,6 +35,7 @@ from tests.support.processes import (
 gc.enable()  # as this process is no command, see `gsched.cli.commands`
 
 _CPU_S = pytest.StashKey[float]()
+_first_with_torch: list[str] = []
 #: Of a parameter in a test's name, characters.
 MAX_ID = 200
 HERE = Path(__file__).resolve().parent
@@ -107,6 +108,32 @@ def pytest_collection(session: pytest.Session) -> None:
         # What fails here fails again where pytest imports it, and that says why.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(name)
+        _look_for_torch(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a file that imports torch before its tests run: each worker would, for 1.5 s."""
+    report = yield
+    if isinstance(collector, pytest.Module) and collector.path.is_relative_to(HERE):
+        name = _module_of(collector.path)
+        _look_for_torch(name)
+        if _first_with_torch == [name]:
+            report.outcome = "failed"
+            report.longrepr = f"{name} imports torch at once: see tests/support/late_torch.py"
+    return report
+
+
+def _look_for_torch(imported: str) -> None:
+    """Keep the name of the file that was imported, if it has brought torch."""
+    if "torch" in sys.modules and not _first_with_torch:
+        _first_with_torch.append(imported)
+
+
+def _module_of(path: Path) -> str:
+    return ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
 
 
 def _modules_below(arguments: list[str]) -> list[str]:
@@ -115,8 +142,7 @@ def _modules_below(arguments: list[str]) -> list[str]:
     found = {file for path in given for file in path.rglob("test_*.py")} | {
         path for path in given if path.is_file()
     }
-    below = sorted(path.relative_to(HERE.parent) for path in found if path.is_relative_to(HERE))
-    return [".".join(path.with_suffix("").parts) for path in below]
+    return [_module_of(path) for path in sorted(found) if path.is_relative_to(HERE)]
 
 
 @functools.cache

@@ -188,6 +188,17 @@ def test_a_file_that_cannot_be_imported_is_reported_by_workers_too(project: Path
     assert "No module named 'nowhere_at_all'" in done.stdout
 
 
+@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "by a worker"])
+def test_a_file_that_imports_torch_at_once_is_refused(
+    project: Path, options: tuple[str, ...]
+) -> None:
+    (project / "torch.py").touch()
+    done = run_tests(project, "unit", "import torch\ndef test_it(): pass\n", *options)
+
+    assert done.returncode != 0, done.stdout
+    assert "tests.unit.test_it imports torch at once" in done.stdout
+
+
 def test_collection_imports_no_torch() -> None:
     """Pytest looks for attributes of all that a file has; workers would import it six times."""
     late_torch = pytest.importorskip("tests.support.late_torch")

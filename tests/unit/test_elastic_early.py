@@ -3,13 +3,12 @@
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gsched.elastic import early, manifest
+from gsched.elastic import manifest
 from gsched.elastic import tensors as saving
-from gsched.elastic.early import EarlyCopy
 from gsched.elastic.manifest import describe_file
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.tensors import copy_tensors, load_tensors, save_tensors
@@ -17,19 +16,25 @@ from tests.support.cluster import wait_until
 from tests.support.late_torch import IN_ONE_WORKER, torch
 from tests.support.processes import PATIENCE_S
 
+if TYPE_CHECKING:
+    from gsched.elastic.early import EarlyCopy
+
 pytestmark = IN_ONE_WORKER
 
 PART_BYTES = 4096
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tensors of some kilobytes have several blocks, parts and files."""
+@pytest.fixture(autouse=True, name="early")
+def small(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let tensors of some kilobytes have several blocks, parts and files; return the module."""
+    from gsched.elastic import early  # it imports torch
+
     for module in (early, manifest):
         monkeypatch.setattr(module, "PART_BYTES", PART_BYTES)
     monkeypatch.setattr(early, "_BLOCK_BYTES", 1000)
     monkeypatch.setattr(saving, "_PART_MIN", 2000)
     monkeypatch.setattr(saving, "thread_count", lambda: 2)
+    return early
 
 
 def state() -> dict[str, Any]:
@@ -45,7 +50,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def begun(state: dict[str, Any], directory: Path, *, only_constant: bool = False) -> EarlyCopy:
+def begun(state: dict[str, Any], directory: Path, *, only_constant: bool = False) -> "EarlyCopy":
     names = {f"frozen.{number}" for number in range(3)}
     copy = copy_tensors(state, str(directory), Ranks(), names, only_constant=only_constant)
     wait_until(lambda: not copy.is_running, PATIENCE_S, what="the copy")
@@ -143,7 +148,7 @@ def test_a_tensor_that_lies_otherwise_now_is_written_as_without_a_copy(tmp_path:
 
 
 def test_a_copy_that_is_ended_early_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: Any
 ) -> None:
     arrived, go = threading.Event(), threading.Event()
     write = early._write_all
@@ -165,7 +170,7 @@ def test_a_copy_that_is_ended_early_is_not_complete(
 
 
 def test_a_copy_that_cannot_be_written_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: Any
 ) -> None:
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -177,7 +182,7 @@ def test_a_copy_that_cannot_be_written_is_not_complete(
 
 
 def test_tensors_on_gpus_are_read_only_when_the_training_has_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: Any
 ) -> None:
     """Their files get their memory early, with zeros."""
     read: list[int] = []
