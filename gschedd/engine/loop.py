@@ -9,13 +9,13 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol
 
 from gsched.clock import Clock, thread_cpu_s
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
-from gsched.failpoint import failpoint, is_armed
+from gsched.failpoint import failpoint
 from gsched.model.limits import MAX_INBOX
-from gsched.model.states import OutcomeKind, StopReason
 from gsched.model.units import format_duration
 from gschedd.core.cycle.epoch import recompute
 from gschedd.core.cycle.rounds import Answer, Failed, Question
@@ -27,8 +27,10 @@ from gschedd.core.state import effects as e
 from gschedd.core.state import facts as f
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.step import NOTHING, Run, Step
+from gschedd.engine.committed import pass_failpoints
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.measures import COMMIT, CYCLE, PLANNING, SLOW_S, Measures
+from gschedd.engine.slices import Slices
 from gschedd.engine.space import DiskSpace
 from gschedd.engine.watches import Watch, Watches
 from gschedd.plan.books import BooksOf
@@ -52,6 +54,7 @@ LOG_AGAIN_S = 60.0  # until the next line of the log about such a commit
 GATHER_S = 0.005
 WARM_S = 0.005  # CPU time of what is worked out before a cycle, as requests wait meanwhile
 CYCLE_S = 0.01  # CPU time of a cycle that starts many jobs, as all requests wait meanwhile
+LARGE = 1000  # nodes and running jobs; with as many a cycle may take long, so it is done in slices
 STARTS_LEAST = 16  # of a cycle that takes longer: each has a commit
 ENOUGH = 32  # inputs for which it is worth to go on at once
 IDLE_S = 3600.0  # the longest sleep without an alarm
@@ -137,6 +140,8 @@ class Engine:
         self.last_cycle_s = 0.0
         self._books_of = books_of
         self._warming: Iterator[None] | None = None
+        self._slices = Slices()
+        self._is_long = False  # the last cycle was: the next one does not come before a commit
         self._gathered_s = 0.0
         self.stalled = self.log_away = ""
 
@@ -298,7 +303,7 @@ class Engine:
             # Who waits for an answer does not wait for a plan. When nobody does, new starts share
             # the commit of the ends that made room for them: half the flushes, and no idle slot
             # in the time of one.
-            planned = not answers and self._plan(steps)
+            planned = not (answers or self._is_long) and await self._plan(steps)
             self._unanswered = [future for future, _ in answers]
             await self._commit(steps)
             for future, results in answers:
@@ -360,7 +365,7 @@ class Engine:
     async def _commit_cycle(self) -> None:
         await asyncio.sleep(0)  # replies leave before the cycle, not after it
         steps: list[Step] = []
-        planned = self._plan(steps)
+        planned = await self._plan(steps)
         await self._commit(steps)
         if planned:
             failpoint("head.assign.after_commit")
@@ -369,17 +374,17 @@ class Engine:
     def _may_plan(self) -> bool:
         return self.head.state.dirty.any and not self.head.safe_mode
 
-    def _plan(self, steps: list[Step]) -> bool:
+    async def _plan(self, steps: list[Step]) -> bool:
         """Add one cycle's step to ``steps``; return whether it starts anything."""
         if not self._may_plan() or not self._is_warm():
             return False
         failpoint("head.cycle.before")
-        begin_s, begin_cpu_s = self._clock.monotonic_s(), thread_cpu_s()
+        begin_s, begin_cpu_s = self._clock.monotonic_s(), _cpu_s()
         with self.measures.timed(CYCLE):
-            step = self.head.cycle(self._clock.wall_s())
+            step = await self._planned_step()
         self.last_cycle_s = self._clock.monotonic_s() - begin_s
         starts = sum(isinstance(fact, f.AttemptAssigned) for fact in step.facts)
-        took_s = thread_cpu_s() - begin_cpu_s
+        took_s = _cpu_s() - begin_cpu_s
         self.head.starts_max = starts_max(self.head.starts_max, starts, took_s)
         if self.head.policy_failure is not None:
             log.error(
@@ -387,6 +392,25 @@ class Engine:
             )
         steps.append(step)
         return bool(step.facts)
+
+    async def _planned_step(self) -> Step:
+        """Run a cycle; where it may take long, others get their turn meanwhile, but no input."""
+        head, now_s = self.head, self._clock.wall_s()
+        self._is_long = False
+        if len(head.state.spaces) + len(head.state.running) < LARGE:
+            return head.cycle(now_s)
+        return await self._slices.between_turns(partial(head.cycle, now_s), self._note_long)
+
+    def _note_long(self) -> None:
+        self._is_long = True
+        if not self.head.state.unstored.is_empty:
+            self._hide()
+
+    def _hide(self) -> None:
+        """Let those wait who show what is in the state, as it is not durable."""
+        self.watches.note(self.head.state.unstored.jobs)
+        self._settled.clear()
+        self._showable.clear()
 
     def _is_warm(self) -> bool:
         """Go on with what a cycle needs to know of many nodes; return whether that is all done."""
@@ -441,13 +465,12 @@ class Engine:
     async def _commit(self, steps: Sequence[Step]) -> None:
         facts = [fact for step in steps for fact in step.facts]
         if not facts and self._store.is_begun:
-            self.begun.set()
+            for event in (self._settled, self._showable, self.begun):
+                event.set()
             return
-        self.watches.note(self.head.state.unstored.jobs)
+        self._hide()
         batch = self._batch(facts, [run for step in steps for run in step.runs])
-        _failpoints(facts, "before_commit")
-        self._settled.clear()
-        self._showable.clear()
+        pass_failpoints(facts, "before_commit")
         with self.measures.timed(COMMIT):
             await self._write(batch)
         self.measures.events.inc(len(facts))
@@ -456,7 +479,7 @@ class Engine:
         self.begun.set()
         if self._sink is not None:
             self._sink.reached(self._store.reached)
-        _failpoints(facts, "after_commit")
+        pass_failpoints(facts, "after_commit")
         self.watches.note_ended(self.head.state.unstored.finished)
         self.head.state.unstored.finished.clear()
         async with self._changed:
@@ -553,37 +576,9 @@ class Engine:
         if self._asking is not None:
             self._asking.cancel()
         self._writer.shutdown(wait=True)
+        self._slices.close()
 
 
-def _failpoints(facts: Sequence[f.AnyFact], when: str) -> None:
-    """Pass the failpoints of what is in a batch."""
-    for kind, is_of in _PASSED:
-        point = f"head.{kind}.{when}"
-        if is_armed(point) and any(map(is_of, facts)):
-            failpoint(point)
-
-
-def _is_of_move(fact: f.AnyFact) -> bool:
-    """Return whether a fact is a step of a move."""
-    match fact:
-        case f.MigrationRequested() | f.TrainingResumed():
-            return True
-        case f.CheckpointTaken():
-            return fact.request > 0
-        case f.AttemptEnded():
-            return fact.outcome.kind is OutcomeKind.MOVED
-        case _:
-            return False
-
-
-def _is_deletion(fact: f.AnyFact) -> bool:
-    return isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE
-
-
-#: Failpoints of a commit, and the facts of which one has to be in it.
-_PASSED: Final[tuple[tuple[str, Callable[[f.AnyFact], bool]], ...]] = (
-    ("submit", lambda fact: isinstance(fact, f.JobSubmitted)),
-    ("exit", lambda fact: isinstance(fact, f.PartEnded)),
-    ("move", _is_of_move),
-    ("delete", _is_deletion),
-)
+def _cpu_s() -> float:
+    """Return the CPU time of the loop's thread, with that of cycles in slices."""
+    return thread_cpu_s() + Slices.cpu_s

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
 from gschedd.plan.ranked import OrderedRank
+from gschedd.plan.rests import with_rests
 from gschedd.plan.room import (
     Rank,
     best_space,
@@ -310,7 +311,7 @@ def _place_scattered(request: Request, spaces: Spaces, rank: Rank) -> Allocation
         return NoFit(reason=Lack(request, spaces))
     return tuple(
         share_of(chunk, spaces[node], exclusive=request.exclusive)
-        for chunk, node in zip(places, chosen, strict=True)
+        for chunk, node in with_rests(zip(places, chosen, strict=True))
     )
 
 

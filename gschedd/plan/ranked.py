@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 from heapq import merge
+from operator import itemgetter
 
 from gsched.model.resources import Chunk
+from gschedd.plan.rests import with_rests
 from gschedd.plan.room import RankKey, shortage
 from gschedd.plan.space import FreeNode, Spaces
 
@@ -42,9 +44,12 @@ class OrderedRank(ABC):
         changed = spaces.changed
         untouched = self.unchanged(chunk, exclusive=exclusive, passed=changed)
         touched = [
-            space for space in changed.values() if not shortage(chunk, space, exclusive=exclusive)
+            (self(chunk, space), space)
+            for space in with_rests(changed.values())
+            if not shortage(chunk, space, exclusive=exclusive)
         ]
         if not touched:
             return untouched
-        touched.sort(key=lambda space: self(chunk, space))
-        return merge(untouched, touched, key=lambda space: self(chunk, space))
+        touched.sort(key=itemgetter(0))
+        ranked = ((self(chunk, space), space) for space in untouched)
+        return (space for _, space in merge(ranked, touched, key=itemgetter(0)))

@@ -27,6 +27,7 @@ from typing import TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gschedd.daemon import garbage
+from gschedd.engine import slices
 
 STEP_S = 1e-4  # of the distribution
 STEPS = 50_000
@@ -79,6 +80,11 @@ def at_share(counts: dict[float, int], share: float) -> float:
     return 0.0
 
 
+def _cpu_s() -> float:
+    """Return the CPU time of the loop's thread, with that of cycles that are done in slices."""
+    return time.thread_time() + slices.Slices.cpu_s
+
+
 class _Sampler:
     """Writes the stacks of long turns.
 
@@ -87,7 +93,7 @@ class _Sampler:
 
     def __init__(self, path: str) -> None:
         self._stream: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 - for good
-        self.begun_s = time.thread_time()
+        self.begun_s = _cpu_s()
         signal.signal(signal.SIGPROF, self._sample)
         signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
         gc.callbacks.append(self._collected)
@@ -103,7 +109,7 @@ class _Sampler:
 
     def _sample(self, number: int, frame: FrameType | None) -> None:
         del number
-        taken_s = time.thread_time() - self.begun_s
+        taken_s = _cpu_s() - self.begun_s
         if taken_s < LONG_S:
             return
         names: list[str] = []
@@ -124,13 +130,13 @@ class _Selector(garbage.CollectingSelector):
         super().__init__()
         stacks = os.environ.get("WATCHED_HEAD_STACKS", "")
         self._sampler = _Sampler(stacks) if stacks else None
-        self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        self._wall_s, self._cpu_s = time.perf_counter(), _cpu_s()
 
     def look(self, timeout: float | None) -> garbage.Ready:
-        cpu_s = time.thread_time() - self._cpu_s
+        cpu_s = _cpu_s() - self._cpu_s
         self.longest.note(time.perf_counter() - self._wall_s, cpu_s)
         ready = super().look(timeout)
-        self._wall_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        self._wall_s, self._cpu_s = time.perf_counter(), _cpu_s()
         if self._sampler is not None:
             self._sampler.begun_s = self._cpu_s
         return ready

@@ -63,7 +63,7 @@ class Running(ByEnd):
 
     def __iter__(self) -> Iterator[RunningJob]:
         ends = self._ends()
-        return (ends.known[number] for _, _, number in ends.order)
+        return (ends.known[number] for _, _, number in ends.order.copy())  # a plan may rest
 
     def __len__(self) -> int:
         return len(self._state.running)

@@ -24,6 +24,7 @@ from gschedd.plan.fit import NoFit, place
 from gschedd.plan.forecast import Forecast
 from gschedd.plan.limits import LimitRoom
 from gschedd.plan.load import Predictor
+from gschedd.plan.rests import resting
 from gschedd.plan.snapshot import Group, JobClass, Move, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import RefusedStart, has_room, start_within, validate
@@ -135,9 +136,10 @@ def run_cycle(  # noqa: PLR0913 - what a cycle goes by
     """
     most = min(starts_max, most_starts(len(state.spaces)))
     seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
-    plan = policy(seen) if seen.groups or state.training_jobs else Plan()
-    note_planned(state, seen)
-    return carried_out(state, settings, plan, now_s, predictor)
+    with resting():
+        plan = policy(seen) if seen.groups or state.training_jobs else Plan()
+        note_planned(state, seen)
+        return carried_out(state, settings, plan, now_s, predictor)
 
 
 def note_planned(state: State, seen: Snapshot) -> None:

@@ -352,6 +352,19 @@ class Unstored:
         self.finished: dict[int, Job] = {}
         self.forget_records()
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether all of the state is stored, or is being stored."""
+        return not (
+            self.jobs
+            or self.attempts
+            or self.nodes
+            or self.removed_nodes
+            or self.usage
+            or self.reservations
+            or self.finished
+        )
+
     def forget_records(self) -> None:
         """Forget all but the finished jobs: they are stored."""
         self.jobs: dict[int, Job] = {}

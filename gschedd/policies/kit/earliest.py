@@ -15,6 +15,7 @@ from msgspec import Struct
 from gsched.model.resources import Allocation, Chunk, Request
 from gsched.model.states import Placement
 from gschedd.plan.fit import NoFit, may_help, place, sum_of
+from gschedd.plan.rests import with_rests
 from gschedd.plan.room import Rank, least_left, room, shortage
 from gschedd.plan.snapshot import RunningJob
 from gschedd.plan.space import FreeNode, Spaces
@@ -76,7 +77,7 @@ def earliest(
     on_one_node = _is_on_one_node(request)
     counts = [] if on_one_node else [_PlaceCount(request, chunk, free) for chunk in request.chunks]
     view = _View(later, windows, waiting.walltime_s, counts)
-    for end_s, allocation, nodes in _events(running, windows, free):
+    for end_s, allocation, nodes in with_rests(_events(running, windows, free)):
         names = [name for name in nodes if helps[name]]
         if not names:
             continue
@@ -235,7 +236,7 @@ class _PlaceCount:
         self._one_each = request.placement is Placement.SCATTER
         self._on = {
             space.name: self._places(space)
-            for space in least_left(chunk, free, exclusive=request.exclusive)
+            for space in with_rests(least_left(chunk, free, exclusive=request.exclusive))
         }
         self._total = sum(self._on.values())
 

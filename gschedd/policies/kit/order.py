@@ -26,6 +26,7 @@ from gschedd.plan.amounts import amounts_needed, amounts_there
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.lanes import MAX_PASSED, Walk, walk_of
 from gschedd.plan.limits import AtLimit, LimitRoom
+from gschedd.plan.rests import with_rests
 from gschedd.plan.snapshot import (
     ByEnd,
     JobClass,
@@ -363,7 +364,8 @@ class _Pass:
         )
         if fit is None:
             return never_s, None, {}
-        spare = {share.node: take(fit.later[share.node], share) for share in fit.allocation}
+        shares = with_rests(fit.allocation)
+        spare = {share.node: take(fit.later[share.node], share) for share in shares}
         if fit.end_s is None:
             return never_s, None, spare
         return max(fit.end_s, now_s), max(fit.end_s, now_s), spare
