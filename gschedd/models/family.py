@@ -128,6 +128,7 @@ class Family:
     Args:
         uses_request: what was requested tells the sizes of jobs apart.
         wider: how many wider families there may be.
+        places: the quantities that are learned; of all others nothing is ever said.
 
     Attributes:
         samples: the latest runs, oldest first.
@@ -148,6 +149,7 @@ class Family:
         "_in_order",
         "_live",
         "_moments",
+        "_places",
         "_scored",
         "_seen",
         "_shown",
@@ -160,7 +162,14 @@ class Family:
         "uses_request",
     )
 
-    def __init__(self, *, uses_request: bool = False, wider: int = WIDER) -> None:
+    def __init__(
+        self,
+        *,
+        uses_request: bool = False,
+        wider: int = WIDER,
+        places: tuple[int, ...] = PLACES,
+    ) -> None:
+        self._places = places
         self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
         self.uses_request = uses_request
@@ -168,7 +177,7 @@ class Family:
         self._errors = [list(FIRST_ERRORS) for _ in PLACES]
         self._fading = [1.0 for _ in PLACES]  # by this all errors of a quantity are less than noted
         self._ever = tuple(LongMedian() for _ in PLACES)
-        self._live = [q in {CPU, MEMORY, WALL} for q in PLACES]
+        self._live = [q in {CPU, MEMORY, WALL} and q in places for q in PLACES]
         self._moments: list[Moment] = []
         self._times_s: list[float] = []  # of the moments
         self._in_order = True  # the later the moment, the later its time
@@ -282,17 +291,16 @@ class Family:
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
         whole, predicted_logs = sample.whole, moment.predicted_logs
         self._scored += whole
-        own: list[float] = []
-        missed: list[float] = []
-        for q in PLACES:
+        own = [0.0] * len(PLACES)
+        missed = [0.0] * len(PLACES)
+        for q in self._places:
             log, shift = sample.logs[q], gain[q]
             if self.uses_request:
                 requested, then_requested = target.requested[q], moment.requested[q]
                 if requested is not None and then_requested is not None:
                     shift += requested - then_requested
             if not shift and self._is_nothing(q, log, wider):
-                own.append(log)
-                missed.append(0.0)
+                own[q] = log
                 if whole:
                     self._fading[q] *= 1 - step
                 continue
@@ -302,10 +310,10 @@ class Family:
             errors = self._errors[q]
             ranks = list(map(mul, errors[: len(predicted)], HANDICAPS))
             best = ranks.index(min(ranks))
-            missed.append(log - predicted[best])
+            missed[q] = log - predicted[best]
             if best >= OWN_WAYS:
                 best = ranks.index(min(ranks[:OWN_WAYS]))
-            own.append(predicted[best])
+            own[q] = predicted[best]
             if whole:
                 self._take_errors(q, log, predicted, step)
         return Lesson(own=tuple(own), missed=tuple(missed) if whole else None)
@@ -347,7 +355,7 @@ class Family:
         samples.append(sample)
         self._cut += not sample.whole
         counts = sample.whole or len(samples) == 1
-        for q in PLACES:
+        for q in self._places:
             log = sample.logs[q]
             if not live[q] and log > LOG_FLOORS[q]:
                 live[q] = True

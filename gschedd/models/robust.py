@@ -10,13 +10,13 @@ and every prediction has a high value, from how far earlier ones were missed.
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import add
 from statistics import median
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gschedd.models.deferred import when_read
 from gschedd.models.family import WELL_KNOWN, Family, Lesson, StillFamily
@@ -152,10 +152,17 @@ class _Predictor:
     Args:
         nodes: speeds of nodes.
         misses: by how much runs were missed lately, by what their predictions stood on.
+        places: the quantities that are learned.
     """
 
-    def __init__(self, nodes: NodeSpeeds, misses: Mapping[Basis, Sequence[Logs]]) -> None:
+    def __init__(
+        self,
+        nodes: NodeSpeeds,
+        misses: Mapping[Basis, Sequence[Logs]],
+        places: tuple[int, ...] = PLACES,
+    ) -> None:
         self._nodes = nodes
+        self._places = places
         self._misses = misses
         self._estimates: dict[Kind, _Estimate] = {}  # since the last run was learned
 
@@ -168,7 +175,13 @@ class _Predictor:
         known = self._known_of(kind)
         if known.nearest is None:
             return _requested_use(kind, node)
-        return known.on(self._speed(known, node), node.rates)
+        return self._whole(known, self._speed(known, node), kind, node)
+
+    def _whole(self, known: "_Estimate", speed: float, kind: Kind, node: NodeLoad) -> Prediction:
+        """Return what a job will cost on a node; where no use is learned, what it requests."""
+        if self._places == PLACES:
+            return known.on(speed, node.rates)
+        return known.lasting(speed, _requested_use(kind, node))
 
     def run_time(self, kind: Kind, node: NodeLoad, now_s: float) -> PredictedTime:  # noqa: ARG002 -- as above
         """Return how long a job of a kind will run on a node: a part of what `predict` returns."""
@@ -182,9 +195,11 @@ class _Predictor:
         known = self._known_of(kind)
         if known.nearest is None:
             return _requested_use(kind, node)
-        known.keep()
+        known.keep(self._places)
         speed = self._speed(known, node)
-        return when_read(partial(known.on, speed, node.rates), partial(known.run_time, speed))
+        return when_read(
+            partial(self._whole, known, speed, kind, node), partial(known.run_time, speed)
+        )
 
     def _speed(self, known: "_Estimate", node: NodeLoad) -> float:
         """Return the logarithm of the speed of what a job is bound to on a node."""
@@ -254,15 +269,18 @@ class RobustModel(_Predictor):
 
     Args:
         max_kinds: kinds, programs and owners remembered, each; the longest unused is forgotten.
+        run_times_only: nothing but run times is learned. These are as with all, and jobs are
+            predicted to use what they request.
     """
 
-    def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
+    def __init__(self, *, max_kinds: int = MAX_KINDS, run_times_only: bool = False) -> None:
+        places = (WALL,) if run_times_only else PLACES
         self._families: dict[Basis, LruMap[Family]] = {
-            basis: LruMap(_maker(basis), max_kinds) for basis in LEVELS
+            basis: LruMap(_maker(basis, places), max_kinds) for basis in LEVELS
         }
         self._paces: LruMap[_Pace] = LruMap(_Pace, max_kinds)
         self._missed = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
-        super().__init__(NodeSpeeds(), self._missed)
+        super().__init__(NodeSpeeds(), self._missed, places)
 
     def _family(self, basis: Basis, key: str) -> Family | None:
         return self._families[basis].get(key)
@@ -321,8 +339,12 @@ class RobustModel(_Predictor):
             for (_, key), (known, found) in zip(_keys(kind), levels, strict=True):
                 if key not in found and (family := known.get(key)) is not None:
                     found[key] = family.still(self._nodes.speeds)
-        misses = {basis: tuple(missed) for basis, missed in self._missed.items()}
-        return RobustSnapshot(families=families, nodes=self._nodes.copy(), misses=misses)
+        return RobustSnapshot(
+            families=families,
+            nodes=self._nodes.copy(),
+            misses={basis: tuple(missed) for basis, missed in self._missed.items()},
+            places=self._places,
+        )
 
 
 class _Estimate(Struct, kw_only=True):
@@ -367,13 +389,13 @@ class _Estimate(Struct, kw_only=True):
         """Return the nearest family; None: nothing is known."""
         return self.families[0] if self.families else None
 
-    def keep(self) -> None:
-        """Keep all that predictions stand on, so that `on` says the same when more is learned."""
+    def keep(self, places: Iterable[int]) -> None:
+        """Keep all that predictions of some quantities stand on, whatever is learned later."""
         if self.kept:
             return
         self.kept = True
         self.missed = tuple(self.missed)
-        for q in PLACES:
+        for q in places:
             self._way(q)[0].settle()
 
     def target(self, speed: float) -> PredictionTarget:
@@ -396,6 +418,17 @@ class _Estimate(Struct, kw_only=True):
                 basis=self.basis, wall_high_s=high_s, records=self.records
             )
         return found
+
+    def lasting(self, speed: float, requested: Prediction) -> Prediction:
+        """Return a prediction with a run time, where nothing else was learned."""
+        expected = self._expect(WALL, self.target(speed))
+        return structs.replace(
+            requested,
+            basis=self.basis,
+            wall_s=math.exp(expected),
+            wall_high_s=math.exp(expected + self._margin(WALL)),
+            records=self.records,
+        )
 
     def _expect(self, q: int, target: PredictionTarget) -> float:
         view, way = self._way(q)
@@ -443,7 +476,7 @@ class RobustSnapshot(_Predictor):
     Args:
         families: to which the kinds belong, by the key in each level, as far as they were known.
         nodes: speeds of nodes.
-        misses: as of the model.
+        misses, places: as of the model.
     """
 
     def __init__(
@@ -452,8 +485,9 @@ class RobustSnapshot(_Predictor):
         families: dict[Basis, dict[str, StillFamily]],
         nodes: NodeSpeeds,
         misses: Mapping[Basis, Sequence[Logs]],
+        places: tuple[int, ...],
     ) -> None:
-        super().__init__(nodes, misses)
+        super().__init__(nodes, misses, places)
         self.families = families
 
     def _family(self, basis: Basis, key: str) -> StillFamily | None:
@@ -485,10 +519,10 @@ def _requested_use(kind: Kind, node: NodeLoad) -> Prediction:
     return Prediction(use=use, high=use, basis=Basis.REQUESTED)
 
 
-def _maker(basis: Basis) -> Callable[[], Family]:
+def _maker(basis: Basis, places: tuple[int, ...]) -> Callable[[], Family]:
     """Return what makes a family; beyond one kind, what was requested tells the sizes apart."""
     wider = len(LEVELS) - 1 - LEVELS.index(basis)
-    return lambda: Family(uses_request=basis is not Basis.KIND, wider=wider)
+    return lambda: Family(uses_request=basis is not Basis.KIND, wider=wider, places=places)
 
 
 @lru_cache(MAX_KEPT)

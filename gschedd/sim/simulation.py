@@ -29,7 +29,9 @@ from gschedd.core.requests.schedule import PRIORITY_RANGE
 from gschedd.core.state.settings import Caller, Settings
 from gschedd.core.state.state import State
 from gschedd.core.state.step import Step
+from gschedd.models.deferred import LazyModel
 from gschedd.models.predict import Model
+from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
 from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import Policy
@@ -68,7 +70,8 @@ class Options(Struct, frozen=True, kw_only=True):
         policy: the name of the policy, for errors.
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
-        heartbeats: nodes tell how busy they are, as some policies need.
+        heartbeats: nodes tell how busy they are, as some policies need: these alone read what jobs
+            are predicted to use.
         plans_training: the policy plans training jobs one by one, by their deadlines.
         plans_adaptive: it chooses batch sizes of adaptive training jobs, too.
         fabric: how nodes are connected.
@@ -196,7 +199,7 @@ class Simulation:
             ),
             settings=settings,
             policy=policy,
-            model=options.make_model() if options.make_model is not None else None,
+            model=_model(options),
             apart=(
                 policy if options.planning_s is not None and isinstance(policy, Composed) else None
             ),
@@ -347,6 +350,14 @@ def _reserved(name: str, step: Step) -> None:
     """
     if step.error is not None:
         raise UsageError(f"reservation {name}: {step.error.message}", hint=step.error.hint)
+
+
+def _model(options: Options) -> Model | None:
+    """Return what predicts; None if nothing does. gsched's own works out what is read alone."""
+    if options.make_model is not RobustModel:
+        return options.make_model() if options.make_model is not None else None
+    reads_uses = options.heartbeats or options.savings
+    return LazyModel(RobustModel(run_times_only=not reads_uses))
 
 
 def _name_of(policy: Policy) -> str:

@@ -1,6 +1,7 @@
 """What every policy guarantees, checked on random snapshots: one suite for all of the registry."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from msgspec import structs
 from baselines.kit.paper_model import PaperModel
 from baselines.registry import POLICIES
 from gsched.model.window import NodeWindow
+from gschedd.models.predict import Model
 from gschedd.models.robust import RobustModel
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
@@ -74,7 +76,8 @@ def informed(draw: st.DrawFn) -> Snapshot:
         loads[name] = NodeLoad(
             name=name, rates=rates, used=used, reported_s=NOW_S - draw(st.sampled_from([0, 10, 99]))
         )
-    model = draw(st.sampled_from([PaperModel, RobustModel]))()
+    makers: list[Callable[[], Model]] = [PaperModel, RobustModel]
+    model = draw(st.sampled_from(makers))()
     for ended_s in range(draw(st.integers(0, 8))):
         model.learn(run("k", wall_s=draw(st.floats(0.5, 200)), ended_s=ended_s))
     jobs = [*(each.job for each in seen.running), *waiting_of(seen)]
