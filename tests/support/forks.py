@@ -39,17 +39,18 @@ TORCH = (
     "torch.nn.parallel",
 )
 DAEMONS = ("gschedd.main", "gnode.main", "tests.support.odd_head")
+LAUNCHER = "gnode.supervisor.launcher"
 #: What head and node start: as forks of these, which are forks themselves.
 WORKERS = (
     "gschedd.planner.worker",
     "gschedd.monitor.worker",
     "gschedd.notify.worker",
-    "gnode.supervisor.launcher",
+    LAUNCHER,
 )
 COMMANDS = "gsched.cli.commands."
 PREHEATED = "tests.support.preheated"
 #: What a node of a cluster runs (`ForkServer.trains`).
-NODE = ("gnode.main!", "gnode.supervisor.launcher", PREHEATED)
+NODE = ("gnode.main!", LAUNCHER, PREHEATED)
 #: Variables that an interpreter reads at its start: with other values than here, no fork.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
@@ -328,6 +329,21 @@ def popen(
     return Forked(command, server=server or _gsched_server(), wrapper=wrapper, **how)
 
 
+def popen_launcher(
+    command: Sequence[str], *, server: ForkServer | None = None, **how: Any
+) -> "subprocess.Popen[Any]":
+    """Start a launcher (``python -I -m``) as a fork of a server that has imported nothing else.
+
+    Like a launcher that was started alone, it is small, and its supervisors are cheap to fork.
+    """
+    if os.environ.get("GSCHED_TEST_NO_FORKS") or _GROUPS.read_text() != GROUPS:
+        return subprocess.Popen(command, **how)
+    words = [word for word in command if word != "-I"]
+    if server is None or not server.trains:
+        server = _launcher_server()
+    return Forked(words, server=server, **how)
+
+
 def run(
     command: Sequence[str], *, timeout: float, typed: str = "", **how: Any
 ) -> "subprocess.CompletedProcess[str]":
@@ -377,6 +393,14 @@ def _gsched_server() -> ForkServer:
         sys.executable,
         [*(f"{name}!" for name in DAEMONS), *WORKERS, *_cli(), f"{COMMANDS[:-1]}!", PREHEATED],
     )
+    atexit.register(made.close)
+    return made
+
+
+@functools.cache
+def _launcher_server() -> ForkServer:
+    """Return the server for launchers of this process, which ends with it."""
+    made = ForkServer(sys.executable, (f"{LAUNCHER}!",))
     atexit.register(made.close)
     return made
 

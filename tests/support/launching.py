@@ -19,7 +19,7 @@ from typing import Any
 
 from gnode.supervisor import journal
 from tests.support import records
-from tests.support.forks import Forked, ForkServer
+from tests.support.forks import ForkServer, popen_launcher
 
 WAIT_S = 90.0  # of a machine on which much else runs
 
@@ -54,11 +54,16 @@ class Launcher:
         under: Sequence[str] = (),
         library: str = "",
         server: ForkServer | None = None,
+        is_real: bool = False,
     ) -> None:
-        """With ``server``, whose fork it is, its jobs' Python programs find torch in memory."""
+        """Start one, as a fork of ``server``: one with torch, in which its jobs' programs find it.
+
+        With ``is_real``, and ``under`` another command, it gets an interpreter of its own.
+        """
         self.allow_root = allow_root
         self.library = library  # that runs plain jobs
         self.server = server
+        self.is_real = is_real
         self.under = under  # a command that starts the launcher in its own place
         self.state = state
         self.out = state / "out"
@@ -75,13 +80,13 @@ class Launcher:
         """Start the launcher (again) and connect."""
         address = self.state / "launcher.sock"
         command = [sys.executable, "-I", "-m", "gnode.supervisor.launcher"]
+        command += ["--socket", str(address), "--state", str(self.state)]
         start: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
-        if self.server is not None and self.server.trains:
-            command.remove("-I")
-            start = functools.partial(Forked, server=self.server)
+        if not self.is_real and not self.under:
+            start = functools.partial(popen_launcher, server=self.server)
         with (self.state / "launcher.log").open("ab") as log:
             self.process = start(
-                [*self.under, *command, "--socket", str(address), "--state", str(self.state)],
+                [*self.under, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

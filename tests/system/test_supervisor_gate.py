@@ -21,7 +21,7 @@ FENCED = {"do": "stop", "reason": "fenced", "grace_s": 0}
 
 @pytest.fixture
 def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path / "state")
+    launcher = Launcher(tmp_path / "state", is_real=True)
     yield launcher
     launcher.close()
 
