@@ -277,12 +277,14 @@ class CheckpointKeeper:
         self.settle()
         if keep == 0:
             self._ranks.gather(None)  # a rank that is not through yet may still need one
-        self._tidy(keep)
+        self._tidy(keep, is_over=True)
 
-    def _tidy(self, keep: int = KEEP) -> None:
+    def _tidy(self, keep: int = KEEP, *, is_over: bool = False) -> None:
         if self._ranks.rank == 0:
             try:
                 self._shelf.tidy(keep)
+                if is_over:
+                    self._shelf.remove_unfinished()
             except OSError as error:
                 _say(f"old checkpoints stay: {error}")
 

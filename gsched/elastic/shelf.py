@@ -64,19 +64,31 @@ class Shelf:
     def begin(self, attempt: int) -> str:
         """Make an empty directory for a save and return its path; leftovers of others go.
 
-        Whatever is unfinished is of a process that is dead: a training has one live attempt, and
-        that one makes one save at a time.
-
         Raises:
             OSError: the directory cannot be written.
         """
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        for name in os.listdir(self.path):
-            if name.startswith(_UNFINISHED):
-                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        self.remove_unfinished()
         path = os.path.join(self.path, f"{_UNFINISHED}{attempt}-{uuid.uuid4().hex}")
         os.mkdir(path, mode=0o700)
         return path
+
+    def remove_unfinished(self) -> None:
+        """Remove what saves that were killed have left; called while there is none.
+
+        Whatever is unfinished is of a process that is dead then: a training has one live attempt,
+        and that one makes one save at a time.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.startswith(_UNFINISHED):
+                self.abandon(os.path.join(self.path, name))
 
     def abandon(self, unfinished: str) -> None:
         """Remove what a failed save has left; what cannot be removed is left to the next one."""

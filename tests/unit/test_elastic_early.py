@@ -11,6 +11,8 @@ from gsched.elastic import manifest
 from gsched.elastic import tensors as saving
 from gsched.elastic.manifest import describe_file
 from gsched.elastic.ranks import Ranks
+from gsched.elastic.samples import Samples
+from gsched.elastic.shelf import Shelf
 from gsched.elastic.tensors import copy_tensors, load_tensors, save_tensors
 from tests.support.cluster import wait_until
 from tests.support.late_torch import IN_ONE_WORKER, torch
@@ -179,6 +181,30 @@ def test_a_copy_that_cannot_be_written_is_not_complete(
     copy = begun(state(), tmp_path)
 
     assert not copy.end()
+
+
+def test_a_copy_that_a_killed_attempt_has_left_is_removed_when_the_training_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gsched.elastic.keeper import CheckpointKeeper  # it imports torch
+    from gsched.elastic.state import TrainingState
+
+    shelf, model = Shelf(str(tmp_path / "checkpoints")), torch.nn.Linear(2, 2)
+    keeper = CheckpointKeeper(
+        shelf,
+        Ranks(),
+        TrainingState(model, [torch.optim.SGD(model.parameters())], {}, {}),
+        Samples(8, global_batch=4, epochs=1),
+        job=1,
+        attempt=2,
+    )
+    keeper.finish(keep=1)  # before there is any directory
+    left = shelf.begin(1)
+    (Path(left) / "__0_0.distcp").write_bytes(b"half of it")
+    keeper.finish(keep=1)
+
+    assert os.listdir(shelf.path) == []
+    assert capsys.readouterr().err == ""
 
 
 def test_tensors_on_gpus_are_read_only_when_the_training_has_stopped(
