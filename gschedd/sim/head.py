@@ -283,8 +283,9 @@ class HeadProcess:
             return True
         if self._pending is not None or self._is_resting(head):
             return False
-        now_s, self._rest = self.wall_s(), None
+        now_s = self.wall_s()
         is_due = self._is_due(head, now_s) and not self._awaits_cycle(head, now_s)
+        self._rest = None
         if self._inbox or is_due:
             inbox, self._inbox = self._inbox, []
             steps = [head.tick(now_s)] if is_due else []
@@ -338,6 +339,9 @@ class HeadProcess:
         return head.state.dirty.any and power_s is not None and power_s <= now_s
 
     def _is_due(self, head: Head, now_s: float) -> bool:
+        if not self.skew_s:  # then it is known, unless something was just done
+            rest_s = self.next_alarm_s()
+            return rest_s is not None and rest_s <= now_s
         alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()
         if expiry_s is not None and expiry_s <= self._agenda.now_s:
             return True

@@ -40,8 +40,9 @@ def begin_epoch(state: State, settings: Settings, now_s: float) -> None:
 
 def next_epoch_s(state: State, settings: Settings) -> float | None:
     """Return when priorities are to be computed again; None: nothing is ordered by them."""
-    if state.priorities is None or not settings.orders_by_terms:
-        return 0.0 if settings.orders_by_terms is not (state.priorities is not None) else None
+    has_terms = settings.orders_by_terms
+    if state.priorities is None or not has_terms:
+        return 0.0 if has_terms is not (state.priorities is not None) else None
     return state.priorities.at_s + settings.config.priority.recompute_s
 
 

@@ -11,7 +11,8 @@ from gsched.model.limits import check_texts, texts_of
 from gsched.model.resources import Request
 from gsched.model.states import JobState, LaunchKind
 from gsched.protocol.submissions import SubmitJob
-from gschedd.core.requests.access import check_caller, owner_of
+from gschedd.core.requests.access import owner_of
+from gschedd.core.requests.alike import Alike, alike, keep, name_of
 from gschedd.core.requests.checkpointing import saving_of
 from gschedd.core.requests.commands import AcceptedJob, Submit
 from gschedd.core.requests.content import check_arguments, checked_array
@@ -157,15 +158,33 @@ def submission_of(
     now_s: float,
 ) -> Submission:
     """Return the job that is requested: as `prepare`, or taken over from one that is the same."""
-    if command.same_as is None:
-        return prepare(command, state=state, settings=settings, intern=intern, now_s=now_s)
     submitted, caller = command.submitted, command.caller
-    check_caller(caller, state, settings)
+    if command.same_as is not None:
+        spec, warnings = state.jobs[command.same_as.job].spec, command.same_as.warnings
+    else:
+        name = name_of(command, state, settings)
+        found = None if name is None else alike(name, submitted, state, settings)
+        if found is None:
+            made = prepare(command, state=state, settings=settings, intern=intern, now_s=now_s)
+            if name is not None:
+                keep(
+                    name,
+                    Alike(
+                        submitted=submitted,
+                        settings=settings,
+                        spec=made.spec,
+                        warnings=made.warnings,
+                    ),
+                    state,
+                )
+            return made
+        spec, warnings = found.spec, found.warnings
+    owner = owner_of(submitted, caller, state, settings)
     check_texts(submitted, _KEY)
     check_arguments(submitted.arguments, caller, state)
-    spec = structs.replace(state.jobs[command.same_as.job].spec, client_key=submitted.key)
+    spec = structs.replace(spec, owner=owner, client_key=submitted.key)
     check_submitted(spec, state, now_s)
-    return Submission(spec=spec, warnings=command.same_as.warnings)
+    return Submission(spec=spec, warnings=warnings)
 
 
 def _place(submitted: SubmitJob, caller: Caller) -> SubmitPlace | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,6 +12,9 @@ from gsched.model.job import Owner
 from gsched.protocol.tokens import Scope
 from gschedd.plan.limits import LimitRules
 from gschedd.plan.training import Fabric
+
+#: Of a site that states nothing of priorities; each turn of the head compares with it.
+_NO_TERMS: Final = PriorityConfig()
 
 
 class QueueLimits(Struct, frozen=True, kw_only=True):
@@ -89,7 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return whether the terms of ``[priority]`` order waiting jobs."""
         config = self.config
         by_share = "share" in config.preemption.by
-        return bool(self.projects or self.qos or by_share) or config.priority != PriorityConfig()
+        return bool(self.projects or self.qos or by_share) or config.priority != _NO_TERMS
 
     def has_operators(self, host: str) -> bool:
         """Return whether operators are some on a host (empty: the head's machine)."""

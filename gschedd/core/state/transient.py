@@ -7,7 +7,7 @@ it; the durable part is written by `gschedd.core.apply` alone.
 from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -228,6 +228,7 @@ class Caches:
 
     Attributes:
         possible: requests that some idle hardware here can hold.
+        submissions: the latest, by name: see `gschedd.core.requests.alike`.
         sizes: how much work training jobs are, by job; worked out when a policy first asks.
         generic_names: the consumable resources that some node declares; None: not worked out.
         total_gpus: of all nodes, whether they take work now or not; None: not worked out.
@@ -236,6 +237,7 @@ class Caches:
 
     def __init__(self) -> None:
         self.possible: set[Request] = set()
+        self.submissions: dict[Hashable, object] = {}
         self.sizes: dict[int, Size | None] = {}
         self.generic_names: frozenset[str] | None = None
         self.total_gpus: int | None = None
@@ -244,6 +246,7 @@ class Caches:
     def forget_hardware(self) -> None:
         """Forget what follows from the nodes' inventories: one of them has changed."""
         self.possible.clear()
+        self.submissions.clear()
         self.generic_names = None
         self.total_gpus = None
 

@@ -1,0 +1,80 @@
+"""Equal submissions, one after the other: what the first came to holds for the next ones.
+
+That is so where it follows from the submission, the configuration and the nodes alone. What depends
+on the moment, on other jobs or on reservations is read anew each time, and what depends on how many
+jobs there are is checked for each job.
+"""
+
+from collections.abc import Hashable
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gsched.model.job import JobSpec
+from gsched.protocol.submissions import SubmitJob
+from gschedd.core.requests.commands import Submit
+from gschedd.core.state.settings import Settings
+from gschedd.core.state.state import State
+
+#: Submissions that are kept; then it begins anew.
+MAX_KEPT: Final = 1024
+#: Characters of the script, arguments and environment of one that is kept.
+MAX_TEXT: Final = 16 * 1024
+#: A submission that says any of this is not kept.
+_OF_ITS_OWN: Final = attrgetter(
+    *("depends", "array", "lines", "holds", "reservation", "place", "interactive"),
+    *("deadline_s", "deadline_after_s", "urgency", "reject_if_late", "places_max", "training"),
+    *("adaptive", "profile", "container", "snapshot", "stage_in", "stage_out"),
+)
+
+
+class Alike(Struct, frozen=True, kw_only=True):
+    """A submission that was accepted, and its job under some settings."""
+
+    submitted: SubmitJob
+    settings: Settings
+    spec: JobSpec
+    warnings: tuple[str, ...]
+
+
+def name_of(command: Submit, state: State, settings: Settings) -> Hashable:
+    """Return under which name a submission is kept; None: it is not.
+
+    Where all users may have the same, the jobs of one tell what those of another come to.
+    """
+    submitted, caller = command.submitted, command.caller
+    if (
+        not state.nodes
+        or any(_OF_ITS_OWN(submitted))
+        or submitted.priority > settings.config.head.max_user_priority
+    ):
+        return None
+    has_own_rules = settings.projects or settings.qos or state.limits.rules.is_on
+    return (
+        caller if has_own_rules else None,
+        *(submitted.name, submitted.kind, submitted.resources, submitted.queue),
+        *(submitted.priority, submitted.arguments[:2], command.digests),
+    )
+
+
+def alike(name: Hashable, submitted: SubmitJob, state: State, settings: Settings) -> Alike | None:
+    """Return what is kept of a submission that differs in its key at most, or None."""
+    found = state.caches.submissions.get(name)
+    if not isinstance(found, Alike) or found.settings is not settings:
+        return None
+    kept = found.submitted
+    if kept.key != submitted.key:
+        kept = structs.replace(kept, key=submitted.key)
+    return found if kept == submitted else None
+
+
+def keep(name: Hashable, of: Alike, state: State) -> None:
+    """Keep a submission, unless it is long."""
+    submitted, kept = of.submitted, state.caches.submissions
+    texts = (submitted.script, *submitted.arguments, *submitted.environment.values())
+    if sum(map(len, texts)) > MAX_TEXT:
+        return
+    if len(kept) >= MAX_KEPT:
+        kept.clear()
+    kept[name] = of
