@@ -195,6 +195,18 @@ class JobOptions(TaskRecord):
     checkpoint_signal: int = 0
 
 
+class TaskCgroups(TaskRecord):
+    """What a task says of its control groups, in the fields of `Task`."""
+
+    cgroup: str | None = None
+    memory_cgroup: MemoryCgroup | None = None
+    processes: int = 0
+    processes_cgroup: str | None = None
+    cpus: tuple[int, ...] = ()
+    cpuset: CpusetCgroup | None = None
+    fence: GpuFence | None = None
+
+
 class Task(JobOptions):
     """Everything that a supervisor needs to run an attempt on this node.
 

@@ -5,7 +5,7 @@ import os
 
 from gnode.supervisor import fence
 from gnode.supervisor.errors import LaunchError, reason
-from gnode.task import MemoryCgroup, Task
+from gnode.task import MemoryCgroup, Task, TaskCgroups
 from gsched.failpoint import failpoint
 
 _MORE_BYTES = 16 << 20
@@ -46,7 +46,7 @@ def _field(text: str, name: str) -> int:
     return 0
 
 
-def _groups(task: Task) -> list[str]:
+def _groups(task: Task | TaskCgroups) -> list[str]:
     memory = task.memory_cgroup
     cpuset, kept = task.cpuset, task.fence
     found = [
@@ -59,7 +59,7 @@ def _groups(task: Task) -> list[str]:
     return list(dict.fromkeys(path for path in found if path))
 
 
-def prepare(task: Task) -> None:
+def prepare(task: Task | TaskCgroups) -> None:
     """Make the attempt's groups and set the limit, before anything of the job runs.
 
     Raises:
@@ -117,7 +117,7 @@ def _open_cpuset(path: str, *, has_cpus: bool) -> None:
         _write(f"{path}/{name}", _read(f"{os.path.dirname(path)}/{name}"))
 
 
-def confine(task: Task) -> None:
+def confine(task: Task | TaskCgroups) -> None:
     """Confine the attempt's control group to its CPUs, also what runs in it already.
 
     Raises:

@@ -5,7 +5,8 @@ library (``native/``, which gnode compiles: `gnode.daemon.native_build`) takes t
 the jobs that need no more than it can do, writes the same lines into the journal, and returns with
 whatever is not the usual course: a task with a field that no plain job has, an order, an alarm, a
 failure, another end than by exit. `gnode.supervisor.supervise` goes on from there. Without the
-library it does all of it, to the same effect.
+library it does all of it, to the same effect. Limits of control groups are Python's also with it: a
+call back sets them.
 
 Jobs of other users it runs if this process is root's and `Surroundings.owners` knows the groups of
 the owner: a process that Python has forked asks the name service, and tells.
@@ -15,15 +16,18 @@ import ctypes
 import os
 from typing import Any, Final
 
+from gnode.supervisor import cgroup
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.privilege import check_owner
+from gnode.task import TaskCgroups, decode
 from gsched import failpoint, trust
 
-ABI: Final = 3  # of attempt.h
+ABI: Final = 4  # of attempt.h
 UNTOUCHED, ANNOUNCED, RUNS, ENDED = range(4)
 _CLOSED, _RULES, _ATTEMPT = range(3)
 _REQUEST_BYTES = 8192
+_LEAST_MEMORY_BYTES = 32 << 20  # by far more than a process uses before it is the program
 _LOOK_S = 10.0  # then Python looks after the attempt: see `supervise`
 _POINTS = (
     "supervisor.start.before_fork",
@@ -40,6 +44,7 @@ _FindGroups = ctypes.CFUNCTYPE(
     *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
     *(ctypes.POINTER(ctypes.c_uint32), ctypes.c_int),
 )
+_PrepareCgroups = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 
 
 class _NativeServer(ctypes.Structure):
@@ -51,6 +56,7 @@ class _NativeServer(ctypes.Structure):
         ("failpoint", _Point),
         ("open_place", _OpenPlace),
         ("find_groups", _FindGroups),
+        ("prepare_cgroups", _PrepareCgroups),
         ("core_soft", ctypes.c_uint64),
         ("core_hard", ctypes.c_uint64),
         ("look_s", ctypes.c_double),
@@ -174,6 +180,7 @@ class NativeServer:
         made.look_s, made.place_kept_s = _LOOK_S, trust.WAY_KEPT_S
         made.open_place = _open_place_in_c
         made.find_groups = _FindGroups(self._find_groups)
+        made.prepare_cgroups = _prepare_cgroups_in_c
         made.oom_score_adj = around.oom_score_adj
         if any(map(failpoint.is_armed, _POINTS)):
             made.failpoint = _pass_in_c
@@ -255,8 +262,25 @@ def _open_place(path: bytes) -> int:
         return -1
 
 
+def _prepare_cgroups(text: bytes) -> int:
+    """Make an attempt's control groups and set their limits; return 1 if that is done.
+
+    The job's process may share the supervisor's memory at first: were it killed for its limit then,
+    the kernel would kill both.
+    """
+    try:
+        task = decode(TaskCgroups, text)
+        if task.memory_cgroup and task.memory_cgroup.limit_bytes < _LEAST_MEMORY_BYTES:
+            return 0
+        cgroup.prepare(task)
+    except (LaunchError, OSError, ValueError):  # Python's part finds it again, and says what it is
+        return 0
+    return 1
+
+
 def _pass(point: int) -> None:
     failpoint.failpoint(_POINTS[point])
 
 
 _open_place_in_c, _pass_in_c = _OpenPlace(_open_place), _Point(_pass)
+_prepare_cgroups_in_c = _PrepareCgroups(_prepare_cgroups)

@@ -19,6 +19,7 @@ import pytest
 from gnode.hw import cgroups
 from gsched.failpoint import FAILPOINTS
 from tests.support.launching import Launcher, process_is_there, wait_until
+from tests.support.v1_groups import V1Groups, missing
 
 pytestmark = [
     pytest.mark.root,
@@ -32,7 +33,7 @@ NATIVE = "flags=CLONE_VM|CLONE_CHILD_CLEARTID|SIGCHLD"
 LOOK = """
 grep -E '^(Umask|[UG]id|Groups|Cap|NoNewPrivs|Seccomp|Sig[BIC]|Shd|Cpus_allowed:)' /proc/self/status
 cat /proc/self/limits /proc/self/oom_score_adj /proc/self/loginuid /proc/self/sessionid
-cat /proc/self/cgroup; id; pwd; env | sort; ls /proc/self/fd | wc -l
+cat /proc/self/cgroup; nice; id; pwd; env | sort; ls /proc/self/fd | wc -l
 readlink /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2
 cut -d' ' -f 4-8 /proc/$$/stat | sed "s/$$/own/g; s/^[0-9]*/parent/"
 ls -ln "$(dirname "$PBS_NODEFILE")"; stat -c '%u %g %a' "$(dirname "$PBS_NODEFILE")"
@@ -110,25 +111,35 @@ def test_the_second_job_of_a_user_is_native(start: Start) -> None:
         counts.append(native_starts(launcher))
     assert counts == [0, 1, 2]
 
-    assert launcher.run(a_job(launcher, 4, "true", nice=1))["exit_code"] == 0
-    assert launcher.run(a_job(launcher, 5, "true", processes=4000))["exit_code"] == 0
-    assert native_starts(launcher) == 2, "they are no plain jobs"
+    limited = a_job(launcher, 4, "true", nice=1, processes=4000)
+    assert launcher.run(limited)["exit_code"] == 0
+    assert native_starts(launcher) == 3
+    report = f"{launcher.state}/user/5.1/report"
+    assert launcher.run(a_job(launcher, 5, "true", failure_report=report))["exit_code"] == 0
+    assert native_starts(launcher) == 3, "it is no plain job"
     journal = (launcher.directory(3) / "journal").read_bytes()
     words = [line.split(b" ")[0] for line in journal.split(b"\n") if line]
     assert words == [b"starting", b"started", b"ended"], "recorded before it runs"
 
 
-def test_both_give_a_job_the_same(start: Start) -> None:
+@pytest.mark.parametrize("has_groups", [False, True], ids=["plain", "groups"])
+def test_both_give_a_job_the_same(start: Start, *, has_groups: bool) -> None:
     """Whatever a process can see of itself is as if Python had started it."""
     launcher = start()
     cpus = [min(os.sched_getaffinity(0))]
+    if has_groups and missing():
+        pytest.skip(f"no control groups of version 1 here: {missing()}")
+    groups = V1Groups()  # one after the other
+    more = groups.all(cpus) | {"nice": 2} if has_groups else {"nice": 3, "processes": 4321}
     for job in (1, 2):
         nodefile = f"{launcher.state}/user/{job}.1/nodefile"
         env = {"PATH": os.defpath, "PBS_NODEFILE": nodefile, "HOME": "/nowhere"}
         task = a_job(launcher, job, "/bin/sh", "-c", LOOK, files=FILES, env=env, cpus=cpus)
         task |= {"no_new_privileges": True, "umask": 0o027, "open_files": 99, "cwd": "/usr"}
-        launcher.run(task)
-    assert native_starts(launcher) == 1
+        launcher.run(task | more)
+        assert groups.left() == []
+    born = system_calls(launcher).count("CLONE_INTO_CGROUP")
+    assert native_starts(launcher) + born == 1
     found = []
     for job in (1, 2):
         text = launcher.output(job).replace(f"/{job}.1", "/J.1").replace(f".o{job}", ".oJ")
@@ -350,3 +361,35 @@ def test_a_user_who_stops_the_process_stops_nothing_else(start: Start) -> None:
 
     assert record["stop_reason"] == "walltime"
     assert not process_is_there(child)
+
+
+def test_a_login_that_fills_the_memory_ends_its_own_job_only(start: Start) -> None:
+    """The kernel may kill the process in the supervisor's memory for it, and so the supervisor."""
+    if missing():
+        pytest.skip(f"no control groups of version 1 here: {missing()}")
+    launcher = start("execve:delay_enter=3000000:when=1")
+    launcher.run(a_job(launcher, 1, "true"))
+    groups = V1Groups()
+    limits = groups.tracking() | groups.memory(32 << 20)
+    eat = "import time; kept = bytearray(6 << 20); time.sleep(60)"
+    command = [sys.executable, "-I", "-S", "-c", eat]
+    eaters: list[subprocess.Popen[bytes]] = []
+    try:
+        launcher.launch(a_job(launcher, 2, "/bin/sh", "-c", "echo ran", **limits))
+        child = wait_until(partial(child_of, launcher.started(2)["pid"]), "the child")
+        wait_until(partial(has_its_ids, child), "its ids")
+        procs = [groups.path(each) / "cgroup.procs" for each in ("unified", "memory")]
+        for _ in range(8):
+            join = "".join(f"echo $$ > {each}; " for each in procs)
+            eaters.append(subprocess.Popen(["/bin/sh", "-c", join + 'exec "$@"', "x", *command]))
+        record = launcher.exit(2)
+    finally:
+        for each in eaters:
+            each.kill()
+            each.wait()
+        groups.remove()
+    assert record["kind"] in {"exited", "signalled", "oom", "supervisor_lost"}
+    ran = launcher.out / "job.o2"
+    assert ran.read_text() in {"", "ran\n"}, "not twice"
+    assert launcher.run(a_job(launcher, 3, "true"))["exit_code"] == 0
+    assert process_is_there(launcher.process.pid)

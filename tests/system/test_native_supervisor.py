@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -18,12 +19,14 @@ from tests.support import records
 from tests.support.cluster import NATIVE_WORDS
 from tests.support.gnode_world import GnodeWorld
 from tests.support.launching import Launcher, process_is_there, wait_until
+from tests.support.v1_groups import ZERO, V1Groups, missing
 
 FILES = [
     {"name": "nodefile", "mode": 0o400, "content": "n1\n"},
     {"name": "script", "mode": 0o500, "content": "#!/bin/sh\ncat $PBS_NODEFILE; pwd; exit 3\n"},
 ]
 Start = Callable[..., Launcher]
+VFORK = re.compile(r"vfork\(|CLONE_VFORK\|CLONE_INTO_CGROUP")
 
 
 @pytest.fixture
@@ -48,13 +51,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def runs_natively(launcher: Launcher, job: int, **changes: Any) -> bool:
     """Run a job; return whether the library has started its program: nothing else has vfork."""
     said = launcher.state.parent / f"forks{launcher.state.name.removeprefix('state')}"
-    before = said.read_text().count("vfork(")
+    before = len(VFORK.findall(said.read_text()))
     task = launcher.task(job, ["true"], **changes)
 
     assert launcher.run(task)["kind"] in {"exited", "launch_failed"}, launcher.log()
 
     time.sleep(0.1)  # strace writes beside it
-    return said.read_text().count("vfork(") > before
+    return len(VFORK.findall(said.read_text())) > before
 
 
 def lines(launcher: Launcher, job: int) -> list[bytes]:
@@ -100,13 +103,55 @@ def test_plain_jobs_only(start: Start, native_library: str) -> None:
 
     assert runs_natively(launcher, 1)
     assert runs_natively(launcher, 2, cpus=[min(os.sched_getaffinity(0))], no_new_privileges=True)
-    assert not runs_natively(launcher, 3, nice=1)
+    assert runs_natively(launcher, 3, nice=1, processes=4000)
     assert not runs_natively(launcher, 4, env={"PATH": os.defpath, "SLURM_JOB_ID": "4"})
     assert not runs_natively(launcher, 5, failure_report=f"{launcher.state}/user/5.1/report")
     assert not runs_natively(launcher, 6, stage_out=[["true"]], stage_timeout_s=9.0)
     many = [{"name": f"file{number}", "mode": 0o400, "content": "x"} for number in range(9)]
     assert not runs_natively(launcher, 7, files=many)
     assert runs_natively(launcher, 8, files=many[:8])
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(missing()), reason="no control groups of version 1 here")
+def test_jobs_with_control_groups_are_plain(start: Start, native_library: str) -> None:
+    launcher = start(native_library)
+    groups = V1Groups()
+    cpu = min(os.sched_getaffinity(0))
+    each = (
+        *(groups.memory(), groups.pids(), groups.cpuset([]), groups.cpuset([cpu])),
+        *(groups.fence([ZERO]), groups.all([cpu]), groups.all([cpu]) | {"nice": 1}),
+    )
+    try:
+        for job, fields in enumerate(each, 1):
+            assert runs_natively(launcher, job, **fields), fields
+            assert groups.left() == []
+        small = groups.memory(16 << 20)
+        assert not runs_natively(launcher, 9, **small), "its limit could hit the supervisor"
+    finally:
+        groups.remove()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"memory_cgroup": {"version": 1, "limit_bytes": 1 << 30}},
+        {"memory_cgroup": {"version": 1, "path": "/proc/g", "limit_bytes": "much"}},
+        {"fence": {"version": 1, "path": "/proc/g", "denied": [7], "allowed": []}},
+        {"cpuset": ["/proc/g"]},
+        {"processes": -1},
+    ],
+)
+def test_a_task_that_makes_no_sense_runs_nothing(
+    start: Start, native_library: str, odd: dict[str, Any]
+) -> None:
+    """Not without its limits, whatever a call of Python gives back."""
+    launcher = start(native_library)
+
+    launcher.launch(launcher.task(1, ["touch", f"{launcher.out}/ran"], **odd))
+    launcher.hear("ended", "1.1")
+
+    assert not (launcher.out / "ran").exists()
 
 
 def test_a_text_that_c_would_cut_is_left_to_python(start: Start, native_library: str) -> None:

@@ -7,14 +7,13 @@ import shutil
 import stat
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tests.support.launching import Launcher
+from tests.support.v1_groups import CONTROLLERS, MOUNT, ZERO, V1Groups, missing
 
 pytestmark = [
     pytest.mark.root,
@@ -22,51 +21,16 @@ pytestmark = [
 ]
 
 BASH = "/bin/bash"
-MOUNT = pathlib.Path("/sys/fs/cgroup")
-CONTROLLERS = ("memory", "pids", "cpuset", "devices")
 OTHER = {"user": "nobody", "uid": 65534, "gid": 65534, "switch_user": True}
-NULL, ZERO = "1:3", "1:5"  # device files
-
-
-@dataclass
-class Groups:
-    """Groups of version 1 for one attempt, and its group for tracking; and what a task says."""
-
-    name: str = field(default_factory=lambda: f"gsched-test-{uuid.uuid4().hex}")
-
-    def path(self, controller: str) -> pathlib.Path:
-        return MOUNT / controller / self.name
-
-    def tracking(self) -> dict[str, Any]:
-        return {"cgroup": str(self.path("unified"))}
-
-    def memory(self, limit_bytes: int = 256 << 20) -> dict[str, Any]:
-        limit = {"version": 1, "path": str(self.path("memory")), "limit_bytes": limit_bytes}
-        return {"memory_cgroup": limit}
-
-    def pids(self, processes: int = 40) -> dict[str, Any]:
-        return {"processes": processes, "processes_cgroup": str(self.path("pids"))}
-
-    def cpuset(self, cpus: list[int]) -> dict[str, Any]:
-        return {"cpuset": {"version": 1, "path": str(self.path("cpuset"))}, "cpus": cpus}
-
-    def fence(self, denied: list[str]) -> dict[str, Any]:
-        devices = {"denied": denied, "allowed": [NULL]}
-        return {"fence": {"version": 1, "path": str(self.path("devices")), **devices}}
-
-    def left(self) -> list[str]:
-        return [each for each in (*CONTROLLERS, "unified") if self.path(each).exists()]
 
 
 @pytest.fixture
-def groups() -> Iterator[Groups]:
-    wanted = [*(MOUNT / each / "tasks" for each in CONTROLLERS), MOUNT / "unified/cgroup.procs"]
-    if missing := [str(path) for path in wanted if not path.exists()]:
-        pytest.skip(f"no control groups of version 1 here: {missing}")
-    made = Groups()
+def groups() -> Iterator[V1Groups]:
+    if lacking := missing():
+        pytest.skip(f"no control groups of version 1 here: {lacking}")
+    made = V1Groups()
     yield made
-    for left in made.left():
-        made.path(left).rmdir()
+    made.remove()
 
 
 @pytest.fixture
@@ -94,15 +58,14 @@ def owner(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def test_a_job_is_in_each_of_its_groups_and_has_their_limits(
-    launcher: Launcher, groups: Groups, owner: dict[str, Any]
+    launcher: Launcher, groups: V1Groups, owner: dict[str, Any]
 ) -> None:
     cpu = min(os.sched_getaffinity(0))
     go = launcher.out / "go"
     look = "cat /proc/self/cgroup; grep Cpus_allowed_list /proc/self/status; nice; ulimit -u"
     wait = f"until [ -e {go} ]; do sleep 0.05; done"
     task = launcher.task(1, [BASH, "-c", f"{look}; {wait}; exit 3"], nice=3) | owner
-    task |= groups.tracking() | groups.memory() | groups.pids() | groups.cpuset([cpu])
-    task |= groups.fence([ZERO])
+    task |= groups.all([cpu])
 
     pid = launcher.launch(task)
     limit = limit_words(resource.RLIMIT_NPROC)  # its group has that of the attempt
@@ -136,7 +99,7 @@ def limit_words(which: int) -> str:
 
 
 def test_a_group_without_cpus_of_its_own_has_those_of_the_group_above(
-    launcher: Launcher, groups: Groups
+    launcher: Launcher, groups: V1Groups
 ) -> None:
     look = f"cd {groups.path('cpuset')}; cat cpuset.cpus cpuset.mems cpuset.sched_load_balance"
 
@@ -167,7 +130,7 @@ def test_niceness_counts_from_the_supervisors(launcher: Launcher, nice: int) -> 
 
 
 def test_a_fence_holds_and_the_rest_stays_open(
-    launcher: Launcher, groups: Groups, owner: dict[str, Any]
+    launcher: Launcher, groups: V1Groups, owner: dict[str, Any]
 ) -> None:
     status = os.stat("/dev/zero")
     assert f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" == ZERO
@@ -186,7 +149,7 @@ EAT = "import sys, time; kept = bytearray(int(sys.argv[1]) << 20); time.sleep(fl
 
 
 def test_the_peak_is_that_of_all_processes_together(
-    launcher: Launcher, groups: Groups, owner: dict[str, Any]
+    launcher: Launcher, groups: V1Groups, owner: dict[str, Any]
 ) -> None:
     one = f"{sys.executable} -I -S -c '{EAT}' 40 1"
     task = launcher.task(1, [BASH, "-c", f"{one} & {one}; wait"]) | owner | groups.memory()
@@ -200,7 +163,7 @@ def test_the_peak_is_that_of_all_processes_together(
 
 @pytest.mark.parametrize(("code", "kind"), [(1, "oom"), (0, "exited")])
 def test_a_kill_for_memory_is_told_unless_the_job_has_succeeded(
-    launcher: Launcher, groups: Groups, owner: dict[str, Any], code: int, kind: str
+    launcher: Launcher, groups: V1Groups, owner: dict[str, Any], code: int, kind: str
 ) -> None:
     eater = f"{sys.executable} -I -S -c '{EAT}' 200 0"
     task = launcher.task(1, [BASH, "-c", f"{eater}; exit {code}"]) | owner
@@ -216,7 +179,7 @@ def test_a_kill_for_memory_is_told_unless_the_job_has_succeeded(
 
 
 def test_a_limit_that_is_too_small_for_any_program_is_told(
-    launcher: Launcher, groups: Groups, owner: dict[str, Any]
+    launcher: Launcher, groups: V1Groups, owner: dict[str, Any]
 ) -> None:
     task = launcher.task(1, ["true"]) | owner | groups.tracking() | groups.memory(1 << 12)
 
@@ -228,7 +191,7 @@ def test_a_limit_that_is_too_small_for_any_program_is_told(
 
 @pytest.mark.parametrize("step", ["make", "write", "join", "bind"])
 def test_a_step_that_fails_keeps_the_job_from_running(
-    launcher: Launcher, groups: Groups, top: pathlib.Path, owner: dict[str, Any], step: str
+    launcher: Launcher, groups: V1Groups, top: pathlib.Path, owner: dict[str, Any], step: str
 ) -> None:
     no_group = top / "group"
     no_group.mkdir()
@@ -255,7 +218,9 @@ def test_a_step_that_fails_keeps_the_job_from_running(
     assert groups.left() == []
 
 
-def test_a_group_that_the_job_has_made_others_in_stays(launcher: Launcher, groups: Groups) -> None:
+def test_a_group_that_the_job_has_made_others_in_stays(
+    launcher: Launcher, groups: V1Groups
+) -> None:
     """It is gnode's to remove; the attempt has ended."""
     inner = groups.path("pids") / "inner"
     task = launcher.task(1, ["mkdir", str(inner)], **groups.tracking() | groups.pids())

@@ -6,9 +6,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GSV_ABI 3 /* a change of `gsv_server` needs the next number, here and in native.py */
+#define GSV_ABI 4 /* a change of `gsv_server` needs the next number, here and in native.py */
 #define GSV_FILES_MAX 8
 #define GSV_GROUPS_MAX 256 /* of an owner */
+#define GSV_CGROUPS_MAX 5
 #define GSV_TEXT_BYTES 16384 /* of the record of a start, and of an exit */
 #define GSV_REQUEST_BYTES 8192 /* of a request of the launcher */
 
@@ -45,6 +46,7 @@ struct gsv_server {
     int (*open_place)(const char *path); /* opens a directory that only root and we can change; negative: no */
     /* Whether jobs of this user run here: writes his groups, in order, and returns how many; negative: ask Python. */
     int (*find_groups)(const char *user, int64_t uid, int64_t gid, uint32_t *groups, int most);
+    int (*prepare_cgroups)(const char *text); /* as `cgroups_text` says; 1: all is done */
     uint64_t core_soft, core_hard;        /* limits of jobs */
     double look_s;                        /* after which somebody looks after an attempt, seconds */
     double place_kept_s;                  /* for which a directory that was opened counts as in order */
@@ -82,6 +84,11 @@ struct gsv_file {
     mode_t mode;
 };
 
+/* A control group that a job's process joins, by the first of two files that is there. */
+struct gsv_cgroup {
+    const char *path, *tasks, *procs; /* `tasks` NULL: only by `procs` */
+};
+
 /* One attempt of a plain job: what is to be done, and what came of it. */
 struct gsv_attempt {
     const struct gsv_server *server;
@@ -92,11 +99,16 @@ struct gsv_attempt {
     struct gsv_file files[GSV_FILES_MAX];
     int files_count;
     const char *cgroup; /* the group for tracking, NULL: none */
-    const char *cpuset; /* its CPUs as that group takes them, NULL: it confines nothing */
+    struct gsv_cgroup cgroups[GSV_CGROUPS_MAX]; /* that one, and the others, in the order in which they are joined */
+    int cgroups_count;
+    const char *cgroups_text; /* JSON of the fields of the task for Python, NULL: they have no limits */
+    const char *memory_cgroup; /* limits the memory, NULL: none does */
+    int memory_version;
     const void *cpu_mask; /* affinity as sched_setaffinity(2) takes it; 0 bytes: that of this process */
     size_t cpu_mask_bytes;
     char *info_start; /* JSON of the record of the start, up to what is not known before */
-    uint64_t open_files;
+    uint64_t open_files, processes; /* `processes` of the owner, 0: no limit but that of a group */
+    int nice;
     int64_t job, number, uid, gid;
     uint32_t groups[GSV_GROUPS_MAX];
     int groups_count;
@@ -136,7 +148,6 @@ enum gsv_stage gsv_run(struct gsv_attempt *a);
 int gsv_append(struct gsv_attempt *a, const char *kind, const char *text); /* a line of the journal; 0: it is there */
 int gsv_publish(struct gsv_attempt *a);                                    /* 0: who runs the attempt is recorded */
 int gsv_has_orders(const struct gsv_attempt *a);
-int gsv_open_in_group(const struct gsv_attempt *a, const char *name, int flags);
 void gsv_passes(const struct gsv_attempt *a, enum gsv_point point);
 void gsv_close_if_open(int *fd);
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define BOOT_ID_BYTES 36
+#define NICE_MOST 40 /* from one end of its range to the other */
 
 /* Write a text as Python's json.dumps() does. */
 static char *put_json(char *to, const char *from) {
@@ -198,14 +199,42 @@ static int set_owner(struct gsv_attempt *a, const struct task *t) {
     return a->groups_count < 0 ? -1 : 0;
 }
 
-static int set_groups(struct gsv_attempt *a, const struct task *t) {
+/* Add a control group, once. */
+static int add_cgroup(struct gsv_attempt *a, const char *path) {
+    if (path == NULL || *path == 0)
+        return 0;
+    for (int number = 0; number < a->cgroups_count; number++)
+        if (strcmp(a->cgroups[number].path, path) == 0)
+            return 0;
+    struct gsv_cgroup *made = &a->cgroups[a->cgroups_count++];
+    made->path = path;
+    made->tasks = path == a->cgroup ? NULL : gsv_joined(path, "/tasks", "");
+    made->procs = gsv_joined(path, "/cgroup.procs", "");
+    return made->procs && (made->tasks || path == a->cgroup) ? 0 : -1;
+}
+
+/* The groups, in the order of gnode.supervisor.cgroup; Python makes those that have a limit. */
+static int set_cgroups(struct gsv_attempt *a, const struct task *t) {
+    const char *const paths[] = {t->cgroup, t->memory.path, t->processes_cgroup, t->cpuset.path, t->fence.path};
+    _Static_assert(sizeof paths / sizeof *paths == GSV_CGROUPS_MAX, "a place for each group");
     a->cgroup = t->cgroup && *t->cgroup ? t->cgroup : NULL;
-    if (t->cpuset_path == NULL)
-        a->cpuset = NULL;
     if (t->cgroup && !a->server->has_groups)
         return -1;
-    /* a group of version 1 would have to be joined besides */
-    return t->cpuset_path == NULL || (t->cgroup && strcmp(t->cpuset_path, t->cgroup) == 0) ? 0 : -1;
+    for (size_t which = 0; which < sizeof paths / sizeof *paths; which++)
+        if (add_cgroup(a, paths[which]) < 0)
+            return -1;
+    a->memory_cgroup = t->memory.path;
+    a->memory_version = (int)t->memory.version;
+    return 0;
+}
+
+/* Niceness and processes; values that no user can mean are Python's. */
+static int set_limits(struct gsv_attempt *a, const struct task *t) {
+    if (t->nice < -NICE_MOST || t->nice > NICE_MOST || t->processes < 0)
+        return -1;
+    a->nice = (int)t->nice;
+    a->processes = t->processes_cgroup && *t->processes_cgroup ? 0 : (uint64_t)t->processes;
+    return 0;
 }
 
 static int set_moments(struct gsv_attempt *a, const struct task *t) {
@@ -230,7 +259,7 @@ int gsv_plan(struct gsv_attempt *a, const struct task *t) {
     a->open_files = t->open_files > 0 ? (uint64_t)t->open_files : 0;
     if (t->away_mark && set_submit_dir(a, t->away_mark, t->away_dir) < 0)
         return -1;
-    if (set_owner(a, t) < 0 || set_groups(a, t) < 0 || set_moments(a, t) < 0)
+    if (set_owner(a, t) < 0 || set_cgroups(a, t) < 0 || set_limits(a, t) < 0 || set_moments(a, t) < 0)
         return -1;
     if (set_output(a, t) < 0 || set_programs(a) < 0)
         return -1;

@@ -44,7 +44,7 @@ struct start {
     const struct gsv_attempt *attempt;
     uint32_t place; /* a futex */
     int null, out, err;
-    int procs; /* takes processes into the attempt's group; negative: the child is born there, or there is none */
+    int group; /* for tracking, in which the child is born; negative: it joins it, or there is none */
     int fault; /* the child's errno, which it writes into our memory */
     pid_t supervisor;
 };
@@ -113,20 +113,49 @@ static int prepare(const struct gsv_attempt *a, struct start *s) {
     return s->null < 0 ? -1 : 0;
 }
 
+/* Set both limits of a resource. */
+static long limit(int which, uint64_t soft, uint64_t hard) {
+    const uint64_t limits[2] = {soft, hard};
+    return gsv_call(SYS_prlimit64, 0, which, gsv_address(limits), 0, 0);
+}
+
+/* Change the niceness, as nice(3). */
+static long add_to_niceness(int more) {
+    long from_top = gsv_call(SYS_getpriority, PRIO_PROCESS, 0, 0, 0, 0); /* 20 less the niceness */
+    return from_top < 0 ? from_top : gsv_call(SYS_setpriority, PRIO_PROCESS, 0, 20 - from_top + more, 0, 0);
+}
+
+/* Join a control group: in version 1 as a thread, for which the kernel waits for nobody else. */
+static long join_cgroup(const struct gsv_cgroup *group) {
+    long fd = -ENOENT;
+    if (group->tasks)
+        fd = gsv_open(AT_FDCWD, group->tasks, O_WRONLY | O_CLOEXEC, 0);
+    if (fd == -ENOENT)
+        fd = gsv_open(AT_FDCWD, group->procs, O_WRONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    long result = gsv_write((int)fd, "0", 1);
+    gsv_close((int)fd);
+    return result;
+}
+
 /* Become a process of the attempt, with the rights that this process has. */
 static long join(const struct gsv_attempt *a, const struct start *s) {
-    const uint64_t cores[2] = {a->server->core_soft, a->server->core_hard};
     long result = gsv_call(SYS_setsid, 0, 0, 0, 0, 0);
     if (result >= 0 && a->server->set_core)
-        result = gsv_call(SYS_prlimit64, 0, RLIMIT_CORE, gsv_address(cores), 0, 0);
+        result = limit(RLIMIT_CORE, a->server->core_soft, a->server->core_hard);
     if (result >= 0 && a->server->oom_score_adj < 0) {
         int fd = gsv_open(AT_FDCWD, "/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC, 0);
         result = fd < 0 ? fd : gsv_write(fd, "0", 1);
         if (fd >= 0)
             gsv_close(fd);
     }
-    if (result >= 0 && s->procs >= 0)
-        result = gsv_write(s->procs, "0", 1);
+    if (result >= 0 && a->nice)
+        result = add_to_niceness(a->nice);
+    if (result >= 0 && a->processes)
+        result = limit(RLIMIT_NPROC, a->processes, a->processes);
+    for (int number = s->group >= 0; result >= 0 && number < a->cgroups_count; number++)
+        result = join_cgroup(&a->cgroups[number]);
     if (result >= 0 && a->cpu_mask_bytes)
         result = gsv_call(SYS_sched_setaffinity, 0, (long)a->cpu_mask_bytes, gsv_address(a->cpu_mask), 0, 0);
     return result;
@@ -184,14 +213,10 @@ static int is_born_in_group(const struct gsv_attempt *a) {
     return GSV_HAS_CLONE3 && a->cgroup && !is_old_kernel;
 }
 
-/* Open what takes a child into its group: the group itself, or the file in it; 0: that cannot be done. */
-static int open_group(const struct gsv_attempt *a, int *group, int *procs) {
-    *group = *procs = -1;
-    if (a->cgroup == NULL)
-        return 1;
-    if (is_born_in_group(a))
-        return (*group = open(a->cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0;
-    return (*procs = gsv_open_in_group(a, "cgroup.procs", O_WRONLY)) >= 0;
+/* Open the group in which a child is born, if it is; 0: that cannot be done. */
+static int open_group(const struct gsv_attempt *a, int *group) {
+    *group = -1;
+    return !is_born_in_group(a) || (*group = open(a->cgroup, O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0;
 }
 
 /* Learn from a child that could not be made; Python starts this one, in any case. */
@@ -201,22 +226,22 @@ static void note_refusal(long result, int group) {
 }
 
 /* Start the program; 0: it does not run. */
-__attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct start *s, int group) {
-    long pid = group >= 0 ? vfork_into(group) : vfork();
+__attribute__((noinline)) static pid_t spawn(const struct gsv_attempt *a, struct start *s) {
+    long pid = s->group >= 0 ? vfork_into(s->group) : vfork();
     if (pid == 0)
         become_program(a, s);
     if (pid > 0 && ((volatile struct start *)s)->fault) {
         waitpid((pid_t)pid, NULL, 0);
         return 0;
     }
-    note_refusal(pid, group);
+    note_refusal(pid, s->group);
     return pid < 0 ? 0 : (pid_t)pid;
 }
 
-static enum gsv_start start_own(struct gsv_attempt *a, struct start *s, int group) {
+static enum gsv_start start_own(struct gsv_attempt *a, struct start *s) {
     mode_t before = umask(a->umask);
     if (prepare(a, s) == 0 && gsv_append(a, "may run", "") == 0)
-        a->job_pid = spawn(a, s, group);
+        a->job_pid = spawn(a, s);
     umask(before);
     if (chdir("/") < 0) { /* or the user's file system would stay busy: it cannot fail */
     }
@@ -363,24 +388,23 @@ static void protect_again(const struct gsv_server *server) {
         close(fd);
 }
 
-/* Start the child in our memory, in a control group if that is not negative; negative: there is none. */
-static pid_t start_child(struct start *s, void *stack, int group) {
+/* Start the child in our memory; negative: there is none. */
+static pid_t start_child(struct start *s, void *stack) {
     const uint64_t flags = CLONE_VM | CLONE_CHILD_CLEARTID;
 #if GSV_HAS_CLONE3
-    if (group >= 0) {
+    if (s->group >= 0) {
         struct clone_words words = {0};
         words.flags = flags | CLONE_INTO_CGROUP;
         words.exit_signal = SIGCHLD;
         words.child_tid = (uint64_t)gsv_address(&s->place);
         words.stack = (uint64_t)gsv_address(stack) - STACK_BYTES;
         words.stack_size = STACK_BYTES;
-        words.cgroup = (uint64_t)group;
+        words.cgroup = (uint64_t)s->group;
         pid_t pid = (pid_t)gsv_clone3(&words, sizeof words, become_owners_program, s);
-        note_refusal(pid, group);
+        note_refusal(pid, s->group);
         return pid;
     }
 #endif
-    (void)group;
     return clone(become_owners_program, stack, (int)flags | SIGCHLD, s, NULL, NULL, &s->place);
 }
 
@@ -388,13 +412,12 @@ static enum gsv_start start_other(struct gsv_attempt *a) {
     static struct start s; /* a child that was killed may still leave it */
     enum gsv_start came = GSV_NOT_STARTED;
     void *stack = stack_top();
-    int group, procs;
-    if (stack == NULL || !open_group(a, &group, &procs))
+    int group;
+    if (stack == NULL || !open_group(a, &group))
         return GSV_NOT_STARTED;
-    s = (struct start){a, BEGUN, -1, -1, -1, procs, 0, getpid()};
-    pid_t pid = start_child(&s, stack, group);
-    gsv_close_if_open(&group);
-    gsv_close_if_open(&procs);
+    s = (struct start){a, BEGUN, -1, -1, -1, group, 0, getpid()};
+    pid_t pid = start_child(&s, stack);
+    gsv_close_if_open(&group); /* the child has its own, and only looks whether there is one */
     if (pid < 0)
         return GSV_NOT_STARTED;
     gsv_passes(a, GSV_AFTER_FORK);
@@ -444,11 +467,9 @@ enum gsv_start gsv_start_program(struct gsv_attempt *a) {
     if (a->switch_user)
         return start_other(a);
     struct start s = {a, GONE, -1, -1, -1, -1, 0, 0};
-    int group;
-    if (!open_group(a, &group, &s.procs))
+    if (!open_group(a, &s.group))
         return GSV_NOT_STARTED;
-    enum gsv_start came = start_own(a, &s, group);
-    gsv_close_if_open(&group);
-    gsv_close_if_open(&s.procs);
+    enum gsv_start came = start_own(a, &s);
+    gsv_close_if_open(&s.group);
     return came;
 }

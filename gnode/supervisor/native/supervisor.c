@@ -121,25 +121,14 @@ int gsv_has_orders(const struct gsv_attempt *a) {
 
 /* --- before the program --- */
 
-/* Open a file of the group; negative: it cannot be opened. */
-int gsv_open_in_group(const struct gsv_attempt *a, const char *name, int flags) {
-    char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/%s", a->cgroup, name);
-    if (length < 0 || (size_t)length >= sizeof path)
-        return -1;
-    return open(path, flags | O_CLOEXEC);
+/* Make the control groups: where they have limits, Python does, which has the rules about them. */
+static int make_cgroups(const struct gsv_attempt *a) {
+    if (a->cgroups_text)
+        return a->server->prepare_cgroups(a->cgroups_text) == 1 ? 0 : -1; /* not 0: a call that failed may give it */
+    return a->cgroup && mkdir(a->cgroup, 0755) < 0 && errno != EEXIST ? -1 : 0;
 }
 
-static int confine(const struct gsv_attempt *a) {
-    int fd = gsv_open_in_group(a, "cpuset.cpus", O_WRONLY);
-    if (fd < 0)
-        return -1;
-    ssize_t written = write(fd, a->cpuset, strlen(a->cpuset));
-    close(fd);
-    return written < 0 ? -1 : 0;
-}
-
-/* Make the job's directory and its control group, and say that it is about to start; -1: nothing of it stays. */
+/* Make the job's directory and its control groups, and say that it is about to start; -1: nothing of it stays. */
 static int announce(struct gsv_attempt *a) {
     if (a->place_fd >= 0) {
         if (mkdirat(a->place_fd, a->user_dir, 0700) < 0)
@@ -150,9 +139,7 @@ static int announce(struct gsv_attempt *a) {
         if (a->switch_user && fchown(a->user_dir_fd, (uid_t)a->uid, (gid_t)a->gid) < 0)
             goto undo;
     }
-    if (a->cgroup && mkdir(a->cgroup, 0755) < 0 && errno != EEXIST)
-        goto undo;
-    if (a->cpuset && confine(a) < 0)
+    if (make_cgroups(a) < 0)
         goto undo;
     if (gsv_append(a, "starting", "") == 0)
         return 0;
@@ -160,7 +147,7 @@ undo:
     gsv_close_if_open(&a->user_dir_fd);
     if (a->place_fd >= 0)
         unlinkat(a->place_fd, a->user_dir, AT_REMOVEDIR);
-    return -1; /* Python makes the group again, or finds out why it cannot */
+    return -1; /* Python makes the groups again, or finds out why it cannot */
 }
 
 /* --- while it runs --- */
@@ -254,10 +241,13 @@ static int watch(struct gsv_attempt *a) {
 
 /* --- after its end --- */
 
-/* Return the number behind a name that begins a line of a file of the group; 0: it is not there. */
-static unsigned long long group_number(const struct gsv_attempt *a, const char *file, const char *name) {
-    char text[4096];
-    int fd = gsv_open_in_group(a, file, O_RDONLY);
+/* Return the number behind a name that begins a line of a file of a control group; 0: it is not there. */
+static unsigned long long cgroup_number(const char *group, const char *file, const char *name) {
+    char path[PATH_MAX], text[4096];
+    int length = snprintf(path, sizeof path, "%s/%s", group, file);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
     ssize_t bytes = read(fd, text, sizeof text - 1);
@@ -269,6 +259,11 @@ static unsigned long long group_number(const struct gsv_attempt *a, const char *
         at = at ? at + 1 : NULL;
     }
     return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+static int was_killed_for_memory(const struct gsv_attempt *a) {
+    const char *file = a->memory_version == 1 ? "memory.oom_control" : "memory.events";
+    return a->memory_cgroup && cgroup_number(a->memory_cgroup, file, "oom_kill ") != 0;
 }
 
 static void remove_files(const struct gsv_attempt *a) {
@@ -287,8 +282,13 @@ static void remove_directory(const struct gsv_attempt *a) {
 static int write_end(struct gsv_attempt *a) {
     char started[64], ended[64], wall[64], cpu[64], line[GSV_TEXT_BYTES + 32];
     if (a->cgroup) {
-        double group_s = (double)group_number(a, "cpu.stat", "usage_usec ") / 1e6;
+        double group_s = (double)cgroup_number(a->cgroup, "cpu.stat", "usage_usec ") / 1e6;
         a->cpu_s = group_s > a->cpu_s ? group_s : a->cpu_s;
+    }
+    if (a->memory_cgroup) {
+        const char *file = a->memory_version == 1 ? "memory.max_usage_in_bytes" : "memory.peak";
+        int64_t peak = (int64_t)cgroup_number(a->memory_cgroup, file, "");
+        a->memory_peak_bytes = peak > a->memory_peak_bytes ? peak : a->memory_peak_bytes;
     }
     put_number(started, sizeof started, a->started_s);
     put_number(ended, sizeof ended, seconds(CLOCK_REALTIME));
@@ -297,6 +297,8 @@ static int write_end(struct gsv_attempt *a) {
     gsv_passes(a, GSV_BEFORE_GROUPS);
     if (a->cgroup && rmdir(a->cgroup) < 0)
         return -1; /* somebody is in it, or the job has made others in it */
+    for (int number = a->cgroup != NULL; number < a->cgroups_count; number++)
+        rmdir(a->cgroups[number].path); /* one that the job has made others in is gnode's to remove */
     remove_directory(a);
     int length = snprintf(
         record_text, sizeof record_text,
@@ -336,10 +338,12 @@ enum gsv_stage gsv_run(struct gsv_attempt *a) {
         a->signal = SIGUSR1;
         return GSV_RUNS;
     }
-    if (watch(a) < 0 || !a->has_status || (a->cgroup && group_number(a, "cgroup.events", "populated ") != 0))
+    if (watch(a) < 0 || !a->has_status || (a->cgroup && cgroup_number(a->cgroup, "cgroup.events", "populated ") != 0))
         return GSV_RUNS;
     a->is_over = 1;
-    if (!WIFEXITED(a->status) || WEXITSTATUS(a->status) == 126 || write_end(a) < 0) /* 126: it may tell of its code */
+    if (!WIFEXITED(a->status) || WEXITSTATUS(a->status) == 126) /* 126: it may tell of its code */
+        return GSV_RUNS;
+    if ((WEXITSTATUS(a->status) != 0 && was_killed_for_memory(a)) || write_end(a) < 0)
         return GSV_RUNS;
     gsv_close_if_open(&a->user_dir_fd);
     return GSV_ENDED;

@@ -13,58 +13,60 @@
 
 /* --- the fields of a task --- */
 
-enum kind { SKIP, NOTHING, ONLY_NULL, TEXT, NO_TEXT, INTEGER, NUMBER, NO_NUMBER, TRUTH, ARGV, ENV, TASK_FILES, CPUS, CPUSET, AWAY };
+enum kind { SKIP, NOTHING, ONLY_NULL, TEXT, NO_TEXT, INTEGER, NUMBER, NO_NUMBER, TRUTH, ARGV, ENV, TASK_FILES, CPUS, CGROUP, AWAY };
+
+enum use { NEEDED = 1, OF_CGROUPS = 2 }; /* what Python wants to know that prepares them */
 
 struct field {
     const char *name;
     enum kind kind;
-    int is_needed;
+    int use; /* of `enum use` */
     size_t place; /* in struct task */
 };
 
 #define AT(member) offsetof(struct task, member)
 
 static const struct field FIELDS[] = {
-    {"join", TEXT, 1, AT(join)},
-    {"umask", INTEGER, 1, AT(umask)},
+    {"join", TEXT, NEEDED, AT(join)},
+    {"umask", INTEGER, NEEDED, AT(umask)},
     {"grace_s", SKIP, 0, 0},
     {"early_signal", NOTHING, 0, 0},
     {"checkpoint_signal", SKIP, 0, 0},
-    {"job", INTEGER, 1, AT(job)},
-    {"attempt", INTEGER, 1, AT(number)},
-    {"user", TEXT, 1, AT(user)},
-    {"uid", INTEGER, 1, AT(uid)},
-    {"gid", INTEGER, 1, AT(gid)},
-    {"switch_user", TRUTH, 1, AT(switch_user)},
-    {"argv", ARGV, 1, 0},
-    {"env", ENV, 1, 0},
-    {"cwd", TEXT, 1, AT(cwd)},
-    {"stdout_path", TEXT, 1, AT(out)},
-    {"stderr_path", TEXT, 1, AT(err)},
-    {"stdout_name", TEXT, 1, AT(out_name)},
-    {"stderr_name", TEXT, 1, AT(err_name)},
-    {"append", TRUTH, 1, AT(append)},
-    {"files", TASK_FILES, 1, 0},
-    {"user_dir", TEXT, 1, AT(user_dir)},
-    {"walltime_s", NO_NUMBER, 1, AT(walltime_s)},
+    {"job", INTEGER, NEEDED, AT(job)},
+    {"attempt", INTEGER, NEEDED, AT(number)},
+    {"user", TEXT, NEEDED, AT(user)},
+    {"uid", INTEGER, NEEDED, AT(uid)},
+    {"gid", INTEGER, NEEDED, AT(gid)},
+    {"switch_user", TRUTH, NEEDED, AT(switch_user)},
+    {"argv", ARGV, NEEDED, 0},
+    {"env", ENV, NEEDED, 0},
+    {"cwd", TEXT, NEEDED, AT(cwd)},
+    {"stdout_path", TEXT, NEEDED, AT(out)},
+    {"stderr_path", TEXT, NEEDED, AT(err)},
+    {"stdout_name", TEXT, NEEDED, AT(out_name)},
+    {"stderr_name", TEXT, NEEDED, AT(err_name)},
+    {"append", TRUTH, NEEDED, AT(append)},
+    {"files", TASK_FILES, NEEDED, 0},
+    {"user_dir", TEXT, NEEDED, AT(user_dir)},
+    {"walltime_s", NO_NUMBER, NEEDED, AT(walltime_s)},
     {"leftover_grace_s", SKIP, 0, 0},
     {"launch_timeout_s", SKIP, 0, 0},
-    {"cgroup", NO_TEXT, 0, AT(cgroup)},
-    {"memory_cgroup", NOTHING, 0, 0},
+    {"cgroup", NO_TEXT, OF_CGROUPS, AT(cgroup)},
+    {"memory_cgroup", CGROUP, OF_CGROUPS, AT(memory)},
     {"failure_report", NOTHING, 0, 0},
-    {"nice", NOTHING, 0, 0},
+    {"nice", INTEGER, 0, AT(nice)},
     {"no_new_privileges", TRUTH, 0, AT(no_new_privileges)},
     {"open_files", INTEGER, 0, AT(open_files)},
-    {"processes", NOTHING, 0, 0},
-    {"processes_cgroup", SKIP, 0, 0},
+    {"processes", INTEGER, OF_CGROUPS, AT(processes)},
+    {"processes_cgroup", NO_TEXT, OF_CGROUPS, AT(processes_cgroup)},
     {"lease_s", NUMBER, 0, AT(lease_s)},
     {"lease_from_s", NUMBER, 0, AT(lease_from_s)},
     {"lease_grace_s", SKIP, 0, 0},
     {"gate", NOTHING, 0, 0},
     {"yields", SKIP, 0, 0},
-    {"cpus", CPUS, 0, AT(highest_cpu)},
-    {"cpuset", CPUSET, 0, 0},
-    {"fence", NOTHING, 0, 0},
+    {"cpus", CPUS, OF_CGROUPS, AT(highest_cpu)},
+    {"cpuset", CGROUP, OF_CGROUPS, AT(cpuset)},
+    {"fence", CGROUP, OF_CGROUPS, AT(fence)},
     {"detach_timeout_s", ONLY_NULL, 0, 0}, /* 0 is a terminal */
     {"removal", NOTHING, 0, 0},
     {"stage_in", NOTHING, 0, 0},
@@ -178,17 +180,10 @@ static void read_files(struct reader *r, struct gsv_attempt *a) {
     }
 }
 
-static void read_cpus(struct reader *r, struct gsv_attempt *a, int *highest) {
+static void read_cpus(struct reader *r, int *highest) {
     int count = 0;
-    char *to = NULL, *made = NULL;
     memset(cpu_mask, 0, sizeof cpu_mask);
     if (!gsv_eat(r, '['))
-        gsv_bad(r);
-    const char *end = r->at;
-    while (*end && *end != ']')
-        end++;
-    made = to = gsv_take(2 * (size_t)(end - r->at) + 16);
-    if (made == NULL)
         gsv_bad(r);
     while (gsv_next(r, &count, ']')) {
         int64_t cpu = gsv_integer(r);
@@ -199,10 +194,7 @@ static void read_cpus(struct reader *r, struct gsv_attempt *a, int *highest) {
         cpu_mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
         if (cpu > *highest)
             *highest = (int)cpu;
-        to += sprintf(to, "%s%d", count > 1 ? "," : "", (int)cpu);
     }
-    if (count > 0)
-        a->cpuset = made;
 }
 
 /* Read the values of an object that have these names, and skip the others. */
@@ -270,18 +262,47 @@ static void read_value(struct reader *r, const struct field *field, struct task 
         read_files(r, a);
         break;
     case CPUS:
-        read_cpus(r, a, place);
+        read_cpus(r, place);
         break;
-    case CPUSET:
-        read_object(r, (const char *[2]){"path", NULL}, (char **[2]){&t->cpuset_path, NULL}, &t->cpuset_version);
+    case CGROUP: {
+        struct task_cgroup *group = place;
+        if (gsv_eat_word(r, "null"))
+            break;
+        read_object(r, (const char *[2]){"path", NULL}, (char **[2]){&group->path, NULL}, &group->version);
+        if (group->path == NULL)
+            gsv_bad(r);
         break;
+    }
     case AWAY:
         read_object(r, (const char *[2]){"mark", "submit_dir"}, (char **[2]){&t->away_mark, &t->away_dir}, NULL);
         break;
     }
 }
 
+/* Where the values of the fields are in the task. */
+struct place {
+    const char *from, *to;
+};
+
+/* Return the fields that say what control groups the attempt has, as JSON; NULL: there is no memory. */
+static char *text_of_cgroups(const struct place *places) {
+    size_t bytes = 3;
+    for (size_t which = 0; which < FIELDS_COUNT; which++)
+        if (FIELDS[which].use & OF_CGROUPS && places[which].from)
+            bytes += strlen(FIELDS[which].name) + 6 + (size_t)(places[which].to - places[which].from);
+    char *made = gsv_take(bytes), *to = made;
+    if (made == NULL)
+        return NULL;
+    for (size_t which = 0; which < FIELDS_COUNT; which++)
+        if (FIELDS[which].use & OF_CGROUPS && places[which].from)
+            to += sprintf(to, "%s\"%s\": %.*s", to == made ? "{" : ", ", FIELDS[which].name,
+                          (int)(places[which].to - places[which].from), places[which].from);
+    strcpy(to, "}");
+    return made;
+}
+
 static int read_fields(struct reader *r, struct task *t, struct gsv_attempt *a) {
+    struct place places[FIELDS_COUNT] = {{NULL, NULL}};
     uint64_t seen = 0;
     int count = 0;
     _Static_assert(FIELDS_COUNT < 64, "a bit for each field");
@@ -300,14 +321,21 @@ static int read_fields(struct reader *r, struct task *t, struct gsv_attempt *a) 
             if (tried + 1 == FIELDS_COUNT)
                 return -1; /* a field of a newer version */
         }
+        places[which].from = r->at;
         read_value(r, &FIELDS[which], t, a);
+        places[which].to = r->at;
         if (r->is_bad)
             return -1;
         seen |= (uint64_t)1 << which;
     }
     for (size_t which = 0; which < FIELDS_COUNT; which++)
-        if (FIELDS[which].is_needed && !(seen >> which & 1))
+        if (FIELDS[which].use & NEEDED && !(seen >> which & 1))
             return -1;
+    if (t->memory.path || t->processes_cgroup || t->cpuset.path || t->fence.path) {
+        a->cgroups_text = text_of_cgroups(places);
+        if (a->cgroups_text == NULL)
+            return -1;
+    }
     gsv_skip_space(r);
     return r->is_bad ? -1 : 0;
 }

@@ -4,13 +4,19 @@
 
 #include "attempt.h"
 
+/* A control group as a task names it. */
+struct task_cgroup {
+    char *path; /* NULL: there is none */
+    int64_t version;
+};
+
 struct task {
-    int64_t job, number, uid, gid, umask, open_files;
+    int64_t job, number, uid, gid, umask, open_files, nice, processes;
     double walltime_s, lease_s, lease_from_s;
     int append, no_new_privileges, switch_user;
     char *user, *cwd, *out, *err, *out_name, *err_name, *join, *user_dir, *cgroup;
-    char *cpuset_path, *away_mark, *away_dir;
-    int64_t cpuset_version;
+    char *processes_cgroup, *away_mark, *away_dir;
+    struct task_cgroup memory, cpuset, fence;
     int highest_cpu; /* negative: it has none of its own */
 };
 
