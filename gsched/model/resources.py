@@ -106,7 +106,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
     @property
     def gpu_share(self) -> GpuShareRequest | None:
         """Return the share of a GPU that is requested; None: there is none."""
-        return next((chunk.gpu_share for chunk in self.chunks if chunk.gpu_share), None)
+        for chunk in self.chunks:  # a plain loop, as each job is looked at several times
+            if chunk.gpu_share:
+                return chunk.gpu_share
+        return None
 
     @property
     def takes_gpus(self) -> bool:

@@ -39,6 +39,11 @@ def resting() -> Iterator[None]:
         _REST.reset(token)
 
 
+def may_rest() -> bool:
+    """Return whether what is planned now rests, so that others go on in between."""
+    return _REST.get() is not None
+
+
 def with_rests(items: Iterable[T]) -> Iterable[T]:
     """Return the same items; whoever takes one after the other rests in between."""
     rest = _REST.get()

@@ -204,9 +204,9 @@ class UsageLedger:
             row.gpu_s[name] = row.gpu_s.get(name, 0.0) + count * wall_s
         spent = by_day(holding.held.gpu_percent, holding.since_s, end_s)
         oldest = int(now_s // DAY_S) - KEPT_DAYS
-        days = {day: dict(of) for day, of in row.gpu_ms.items() if day >= oldest}
+        days = {day: of for day, of in row.gpu_ms.items() if day >= oldest}
         for day, gpu_ms in spent.items():
-            places = days.setdefault(day, {})
+            places = days[day] = dict(days.get(day, {}))  # a copy: the store may still write it
             places[holding.place] = places.get(holding.place, 0) + gpu_ms
         row.gpu_ms = days
         return row

@@ -7,6 +7,7 @@ fork a supervisor, and to tell that a job has started and how it has ended. Atte
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from msgspec import structs
 
@@ -20,6 +21,7 @@ from gnode.core.task import (
     StopCommand,
 )
 from gsched.model.resources import Load, Usage
+from gsched.model.states import Join
 from gsched.protocol import node as n
 from gschedd.sim.machine import SimMachine
 
@@ -155,29 +157,46 @@ def _command_of(order: n.StopAttempt | n.Signal | n.Retime) -> Command:
 def _task_of(launch: n.Launch) -> AcceptedTask:
     """Return what a modelled supervisor goes by; there is no program."""
     spec = launch.spec
-    return AcceptedTask(
+    task = object.__new__(AcceptedTask)  # all its fields at once: there is one for each job
+    task.__dict__.update(
+        _NO_TASK.__dict__,
         job=launch.job,
         attempt=launch.attempt,
         user=spec.owner.user,
         uid=spec.owner.uid,
         gid=spec.owner.gid,
-        switch_user=False,
-        argv=(),
-        env={},
         cwd=spec.workdir,
-        stdout_path=NOWHERE,
-        stderr_path=NOWHERE,
-        stdout_name="",
-        stderr_name="",
-        append=False,
-        files=(),
-        user_dir="",
-        cgroup=None,
-        memory_cgroup=None,
         walltime_s=launch.walltime_s,
-        failure_report=None,
         gpu_indices=launch.share.gpu_indices,
         join=spec.join,
         umask=spec.umask,
         grace_s=spec.grace_s,
     )
+    return task
+
+
+_NO_TASK: Final = AcceptedTask(
+    job=0,
+    attempt=0,
+    user="",
+    uid=0,
+    gid=0,
+    switch_user=False,
+    argv=(),
+    env={},
+    cwd="",
+    stdout_path=NOWHERE,
+    stderr_path=NOWHERE,
+    stdout_name="",
+    stderr_name="",
+    append=False,
+    files=(),
+    user_dir="",
+    cgroup=None,
+    memory_cgroup=None,
+    walltime_s=None,
+    join=Join.NO,
+    umask=0,
+    grace_s=0.0,
+    failure_report=None,
+)

@@ -11,6 +11,7 @@ from gschedd.core.state.state import State
 from gschedd.core.state.transient import Ends
 from gschedd.core.state.walltime import walltime_left_s
 from gschedd.plan.load import Prediction, Use
+from gschedd.plan.rests import may_rest
 from gschedd.plan.snapshot import ByEnd, RunningJob, end_order
 from gschedd.plan.times import planned_end_s, predicted_s
 
@@ -63,7 +64,8 @@ class Running(ByEnd):
 
     def __iter__(self) -> Iterator[RunningJob]:
         ends = self._ends()
-        return (ends.known[number] for _, _, number in ends.order.copy())  # a plan may rest
+        order = ends.order.copy() if may_rest() else ends.order
+        return (ends.known[number] for _, _, number in order)
 
     def __len__(self) -> int:
         return len(self._state.running)

@@ -243,6 +243,8 @@ class _Objections:
         if start.job_class.reservation:
             return f"it is to start in reservation {start.job_class.reservation}"
         windows, now_s = self._windows, self._now_s
+        if not windows:
+            return ""
         walltime_s, nodes = start.job_class.walltime_s, [share.node for share in start.allocation]
         if all(barring(windows, node, now_s, walltime_s) is None for node in nodes):
             return ""

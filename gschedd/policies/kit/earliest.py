@@ -121,13 +121,17 @@ class _Helpful(dict[str, bool]):
         return helps
 
     def _could_hold(self, space: FreeNode) -> bool:
-        return space.open and any(
-            chunk.cpus <= space.total_cpus
-            and chunk.memory_bytes <= space.total_memory_bytes
-            and chunk.gpus <= space.total_gpus
-            and space.features.issuperset(chunk.features)
-            for chunk in self._chunks
-        )
+        if not space.open:
+            return False
+        for chunk in self._chunks:  # a plain loop, as it runs for each node of each reservation
+            if (
+                chunk.cpus <= space.total_cpus
+                and chunk.memory_bytes <= space.total_memory_bytes
+                and chunk.gpus <= space.total_gpus
+                and space.features.issuperset(chunk.features)
+            ):
+                return True
+        return False
 
 
 def _events(
