@@ -37,7 +37,7 @@ from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
 from gschedd.core.nodes.power import PowerSaving
 from gschedd.core.nodes.probation import due_probes, next_probe_s
-from gschedd.core.nodes.windows import due_windows, next_window_s
+from gschedd.core.nodes.windows import due_windows
 from gschedd.core.recovery.adopt import Hold, Survey
 from gschedd.core.recovery.adopting import adopted
 from gschedd.core.requests import commands as c
@@ -362,7 +362,7 @@ class Head:
             next_retry_s(state) if volatile.stuck else None,
             coalescing.next_due_s(state) if volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
-            next_window_s(state) if state.windowed else None,
+            state.windowed.next_s,
             next_reservation_s(state) if state.reservations else None,
             self.power.next_due_s(self.settings),
             self.preemptions.next_due_s(state) if state.claims else self.preemptions.due_s,

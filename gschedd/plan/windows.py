@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from gsched.model.resources import Allocation, Share
 from gsched.model.window import NodeWindow
 from gschedd.plan.moments import moment
+from gschedd.plan.rests import with_rests
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.words import Reason
 
@@ -53,7 +54,7 @@ def barred(windows: Windows, start_s: float, walltime_s: float | None) -> frozen
     """Return the nodes, and parts of nodes, on which a job may not start then."""
     return frozenset(
         node if window.share is None else window.share
-        for node, of_node in windows.items()
+        for node, of_node in with_rests(windows.items())
         for window in of_node
         if window.bars(start_s, walltime_s)
     )
@@ -62,7 +63,7 @@ def barred(windows: Windows, start_s: float, walltime_s: float | None) -> frozen
 def without(spaces: Spaces, closed: Iterable[Closed]) -> Spaces:
     """Return the same free resources without some nodes and parts of nodes."""
     left = spaces.copy()
-    for each in closed:
+    for each in with_rests(closed):
         node = each if isinstance(each, str) else each.node
         if node in left:
             left.put(narrowed(left[node], each))

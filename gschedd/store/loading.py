@@ -51,12 +51,14 @@ def _load(db: sqlite3.Connection, state: State) -> list[Damaged]:
         marks = (
             (state.vacating, node.vacating),
             (state.on_probation, node.probation.due_s),
-            (state.windowed, node.windows),
             (state.powered, node.power.state is not PowerState.ON),
         )
         for names, is_marked in marks:
             if is_marked:
                 names.add(node.name)
+        state.windowed.put(node.name, node.windows, node.window_number)
+        if node.identity:
+            state.names_of.setdefault(node.identity, node.name)
         refresh_space(state, node)
     reservations = db.execute(rows.SELECT_RESERVATIONS)
     kept = rows.whole(rows.read_reservation, reservations, damaged)

@@ -92,9 +92,10 @@ class Books:
         command = c.Submit(caller=ALICE, submitted=asked, digests=("", ""))
         return self.take(self.head.command(command, self.now_s)).job
 
-    def register(self, name: str = "n1", **has: object) -> None:
+    def register(self, name: str = "n1", *, identity: str = "", **has: object) -> None:
         """Have a node register that has 4 CPUs, or what is said."""
         said = n.Register(
+            identity=identity,
             boot_id="boot",
             incarnation="i",
             address="10.0.0.1",

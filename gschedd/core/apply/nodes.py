@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
+from gsched.model.machine import Machine
 from gsched.model.states import NodeState, PowerState
 from gsched.model.window import NodeWindow
 from gschedd.core.state import facts as f
@@ -33,7 +34,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     state.damaged_nodes.discard(fact.node)
     if changed:
         state.caches.forget_hardware()
-    node.identity, node.machine = fact.identity, fact.machine
+    _identify(state, node, fact.identity, fact.machine)
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
     _set_problem(node, fact.problem, fact.at_s)
@@ -119,6 +120,15 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     _changed(state, node)
 
 
+def _identify(state: State, node: Node, identity: str, machine: Machine) -> None:
+    """Note whose name it is; empty: nobody's."""
+    if state.names_of.get(node.identity) == node.name:
+        del state.names_of[node.identity]
+    node.identity, node.machine = identity, machine
+    if identity:
+        state.names_of[identity] = node.name
+
+
 def window_added(state: State, fact: f.NodeWindowAdded) -> None:
     """No job is to run on a node in a window of time."""
     node = state.nodes[fact.node]
@@ -147,7 +157,7 @@ def window_ended(state: State, fact: f.NodeWindowEnded) -> None:
 def _set_windows(state: State, node: Node, fact: f.NodeFact, windows: Iterable[NodeWindow]) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.windows = tuple(windows)
-    (state.windowed.add if node.windows else state.windowed.discard)(node.name)
+    state.windowed.put(node.name, node.windows, node.window_number)
     _changed(state, node)
 
 
@@ -187,7 +197,8 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.vacating.discard(fact.node)
     state.dirty.nodes.discard(fact.node)
     state.on_probation.discard(fact.node)
-    state.windowed.discard(fact.node)
+    state.windowed.put(fact.node, ())
+    _identify(state, node, "", node.machine)
     state.powered.discard(fact.node)
     state.volatile.rivals.pop(fact.node, None)
     state.volatile.cpu_bindings.pop(fact.node, None)
@@ -208,7 +219,7 @@ def replaced(state: State, fact: f.NodeReplaced) -> None:
     """A node is another installation or machine from now on; nothing of the old one is proof."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.identity, node.machine = fact.identity, fact.machine
+    _identify(state, node, fact.identity, fact.machine)
     node.boot_id = node.incarnation = ""
     state.volatile.rivals.pop(fact.node, None)
     state.unstored.nodes[node.name] = node

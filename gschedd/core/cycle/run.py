@@ -135,8 +135,8 @@ def run_cycle(  # noqa: PLR0913 - what a cycle goes by
         starts_max: of the cycle; on many nodes it has fewer (`most_starts`).
     """
     most = min(starts_max, most_starts(len(state.spaces)))
-    seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
     with resting():
+        seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
         plan = policy(seen) if seen.groups or state.training_jobs else Plan()
         note_planned(state, seen)
         return carried_out(state, settings, plan, now_s, predictor)

@@ -64,9 +64,8 @@ def objection(state: State, node: str, message: n.Register) -> tuple[str, str] |
 
 
 def _owner(state: State, identity: str) -> Node | None:
-    if not identity:
-        return None
-    return next((node for node in state.nodes.values() if node.identity == identity), None)
+    name = state.names_of.get(identity)
+    return None if name is None else state.nodes[name]
 
 
 def refusal(state: State, node: str, message: n.Register, now_s: float) -> Refusal | None:

@@ -12,6 +12,8 @@ from gschedd.plan.moments import moment
 
 #: Windows that a node has at most.
 MAX_WINDOWS: Final = 32
+#: So many windows begin or end in one step.
+MAX_DUE: Final = 64
 #: How far in the future a window may lie, seconds: a slip of the year is no plan.
 FARTHEST_S: Final = 5 * 365 * 86_400.0
 
@@ -71,29 +73,17 @@ def _check(node: Node, action: a.MaintainNode, now_s: float) -> None:
 
 def _number(state: State, action: a.MaintainNode, by: str) -> int:
     """Return the number of a window: that of the same order on another node, or the next one."""
-    known = [window for name in state.windowed for window in state.nodes[name].windows]
-    wanted = (action.from_s, action.to_s, action.reason.strip(), by)
-    same = (
-        each.number for each in known if (each.from_s, each.to_s, each.reason, each.by) == wanted
-    )
-    highest = max((node.window_number for node in state.nodes.values()), default=0)
-    return next(same, max(highest, *(each.number for each in known), 0) + 1)
-
-
-def next_window_s(state: State) -> float | None:
-    """Return when a window begins or ends next, seconds since the epoch."""
-    times_s = [
-        window.to_s if window.begun else window.from_s
-        for name in state.windowed
-        for window in state.nodes[name].windows
-    ]
-    return min(times_s, default=None)
+    order = (action.from_s, action.to_s, action.reason.strip(), by)
+    return state.windowed.number_of(order) or state.windowed.highest + 1
 
 
 def due_windows(state: State, now_s: float) -> list[f.AnyFact]:
-    """Return which windows have begun or are over."""
+    """Return which windows have begun or are over; of many the first, and the next ones at once.
+
+    Plans go by the times of windows, so it is no matter when the others follow.
+    """
     found: list[f.AnyFact] = []
-    for name in sorted(state.windowed):
+    for name in state.windowed.due(now_s, MAX_DUE):
         for window in state.nodes[name].windows:
             if window.to_s <= now_s:
                 found.append(f.NodeWindowEnded(at_s=now_s, node=name, number=window.number))

@@ -25,10 +25,12 @@ from gschedd.core.state.transient import (
     Volatile,
     WaitingGroup,
 )
+from gschedd.core.state.windowed import WindowedNodes
 from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
 from gschedd.plan.limits import NO_LIMITS, LimitBook, LimitRules, Party
+from gschedd.plan.rests import with_rests
 from gschedd.plan.sharing import DEFAULT_RULES
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
@@ -94,6 +96,7 @@ class State:
         training jobs: jobs that are planned by what is known of their run time and deadline.
         vacating: nodes that jobs are to leave.
         windowed: nodes with windows of maintenance.
+        names_of: of nodes, by their identities.
         powered: nodes that are powered down, or on their way there or back.
         on_probation: nodes of which a probe is planned.
         reserved_jobs: numbers of the running jobs in each reservation.
@@ -167,7 +170,8 @@ class State:
         self.training_jobs: dict[int, Job] = {}
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
-        self.windowed: set[str] = set()
+        self.windowed = WindowedNodes()
+        self.names_of: dict[str, str] = {}
         self.powered: set[str] = set()
         self.reserved_jobs: dict[str, set[int]] = {}
         self.ports: set[int] = set()
@@ -188,7 +192,7 @@ class State:
             resume_s: how long it takes at most to power one up; only plans ahead need it.
         """
         found = {name: self.nodes[name].windows for name in self.windowed}
-        for name in self.powered:
+        for name in with_rests(self.powered):
             power = self.nodes[name].power
             up_s = max(power.due_s, now_s)
             if power.state is not PowerState.POWERING_UP:
@@ -197,7 +201,7 @@ class State:
             closed = NodeWindow(number=0, from_s=0.0, to_s=up_s, reason=power.state.words)
             found[name] = (closed, *found.get(name, ()))
         for reservation in self.reservations.values():
-            for share in reservation.shares:
+            for share in with_rests(reservation.shares):
                 of_node = found.get(share.node, ())
                 found[share.node] = (*of_node, *self._reserved_windows(reservation, share))
         return {name: found[name] for name in sorted(found)}

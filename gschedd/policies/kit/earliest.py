@@ -180,7 +180,7 @@ class _View:
         #: When windows begin or cease to keep the job from which node.
         self._turns = [
             (at_s, node)
-            for node, of_node in windows.items()
+            for node, of_node in with_rests(windows.items())
             if node in later
             for window in of_node
             for at_s in self._turns_of(window.from_s, window.to_s)
@@ -223,7 +223,7 @@ class _View:
                 again.append((turn_s, node))
         for turn in again:
             heapq.heappush(self._turns, turn)
-        for node in changed:
+        for node in with_rests(changed):
             if self._windows:
                 self.spaces.put(self.at(node, at_s))
             space = self.spaces[node]
