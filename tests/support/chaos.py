@@ -34,14 +34,14 @@ NODES = ("n1", "n2")
 NODE_CPUS = 16
 QUIET_S_MAX = 0.6  # between two faults
 KILL_PATIENCE_S = 1.0
-DRAIN_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 240.0
 #: Kinds of faults; those of `ROOTS` need root, as small file systems are mounted for them.
 FAULTS = ("head", "node", "pause", "supervisor", "launcher", "twin", "restore", "worst", "disk")
 ROOTS = ("disk",)
 #: Faults after which a job may have another attempt: one is gone without a record, or could not
 #: start.
 LOSING = ("supervisor", "launcher", "disk")
-REST_TIMEOUT_S = 60.0
+REST_TIMEOUT_S = 240.0
 SENT_S = 0.3  # in which a head that runs takes in what users have sent
 
 
