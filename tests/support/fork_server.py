@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.support import programs
 
@@ -185,11 +185,21 @@ def _be_daemon(start: dict[str, Any], streams: list[int], passed: set[int]) -> N
         code = end.code
     except BaseException:  # noqa: BLE001 - an interpreter prints it and ends
         traceback.print_exc()
+    _end(code if isinstance(code, int) else int(code is not None))
+
+
+def _end(code: int) -> NoReturn:
+    """End this process, without the clearing of all modules, which copies what forks share.
+
+    That takes as much CPU time as the start of a daemon.
+    """
     atexit._run_exitfuncs()
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = 120  # as the interpreter ends
+    os._exit(code)
 
 
 def become(start: dict[str, Any], streams: list[int]) -> None:
@@ -292,7 +302,15 @@ def main() -> None:
         subprocess.Popen = Daemons  # type: ignore[misc]  # of this process alone
         if "torch" in sys.modules:
             programs.install(_show)
-        become(*to_run)
+        code = 0
+        try:
+            become(*to_run)
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                raise  # the interpreter prints it
+            code = end.code or 0
+        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does
+        _end(code)
 
 
 if __name__ == "__main__":
