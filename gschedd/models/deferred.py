@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from weakref import ref
 
 from gschedd.models.predict import Model
@@ -13,52 +13,15 @@ from gschedd.plan.load import Kind, NodeLoad, PastRuns, PredictedTime, Predictio
 MAX_PENDING: Final = 65_536
 
 
-class Deferring(Model, Protocol):
-    """A model that can put off a prediction."""
-
-    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
-        """Return what `predict` returns, which is worked out when it is first read."""
-
-
-class _Deferred:
-    """Stands for a prediction: it is made, once, when a field of it is first read."""
-
-    __slots__ = ("_made", "_make", "_run_time")
-
-    def __init__(
-        self, make: Callable[[], Prediction], run_time: Callable[[], PredictedTime]
-    ) -> None:
-        self._make: Callable[[], Prediction] | None = make
-        self._made: Prediction | None = None
-        self._run_time = run_time
-
-    def made(self) -> Prediction:
-        """Return the prediction itself; what it stood on is not needed any more."""
-        if self._make is not None:
-            self._made, self._make = self._make(), None
-        assert self._made is not None, "it is made by now"
-        return self._made
-
-    @property
-    def run_time(self) -> PredictedTime:
-        """Return what it says of the run time: plans go by that alone."""
-        return self._run_time()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.made(), name)
-
-    def __reduce__(self) -> tuple[Callable[[Prediction], Prediction], tuple[Prediction]]:
-        return _itself, (self.made(),)
-
-
 class _Wanted:
     """Stands for a prediction that a `LazyModel` was asked for."""
 
-    __slots__ = ("__weakref__", "_answer", "_catch_up", "kind", "node")
+    __slots__ = ("__weakref__", "_answer", "_catch_up", "of")
 
-    def __init__(self, kind: Kind, node: NodeLoad, catch_up: Callable[["_Wanted"], None]) -> None:
-        self.kind = kind
-        self.node = node
+    def __init__(
+        self, of: tuple[Kind, NodeLoad, float], catch_up: Callable[["_Wanted"], None]
+    ) -> None:
+        self.of = of
         self._catch_up = catch_up
         self._answer: Prediction | None = None
 
@@ -87,7 +50,7 @@ class LazyModel:
         model: it; nobody else uses it.
     """
 
-    def __init__(self, model: Deferring) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self._pending: deque[Record | ref[_Wanted]] = deque()
 
@@ -95,9 +58,9 @@ class LazyModel:
         """Take a run into account."""
         self._add(record)
 
-    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
+    def deferred(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
         """Return what `predict` returns, which is worked out when it is first read."""
-        wanted = _Wanted(kind, node, self._catch_up)
+        wanted = _Wanted((kind, node, now_s), self._catch_up)
         self._add(ref(wanted))
         return cast("Prediction", wanted)
 
@@ -116,7 +79,7 @@ class LazyModel:
                 continue
             wanted = each()
             if wanted is not None:
-                wanted.answer(model.deferred(wanted.kind, wanted.node))
+                wanted.answer(model.predict(*wanted.of))
                 if wanted is until:
                     break
 
@@ -144,11 +107,6 @@ class LazyModel:
         """Return what is known of some kinds now."""
         self._catch_up()
         return self._model.detach(kinds, before)
-
-
-def when_read(make: Callable[[], Prediction], run_time: Callable[[], PredictedTime]) -> Prediction:
-    """Return what reads like the prediction that ``make`` returns."""
-    return cast("Prediction", _Deferred(make, run_time))
 
 
 def _itself(prediction: Prediction) -> Prediction:

@@ -10,15 +10,14 @@ and every prediction has a high value, from how far earlier ones were missed.
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from operator import add
 from statistics import median
 from typing import Final
 
 from msgspec import Struct, field, structs
 
-from gschedd.models.deferred import when_read
 from gschedd.models.family import WELL_KNOWN, Family, Lesson, StillFamily
 from gschedd.models.history import MAX_KINDS, LruMap
 from gschedd.models.measures import (
@@ -175,10 +174,7 @@ class _Predictor:
         known = self._known_of(kind)
         if known.nearest is None:
             return _requested_use(kind, node)
-        return self._whole(known, self._speed(known, node), kind, node)
-
-    def _whole(self, known: "_Estimate", speed: float, kind: Kind, node: NodeLoad) -> Prediction:
-        """Return what a job will cost on a node; where no use is learned, what it requests."""
+        speed = self._speed(known, node)
         if self._places == PLACES:
             return known.on(speed, node.rates)
         return known.lasting(speed, _requested_use(kind, node))
@@ -189,17 +185,6 @@ class _Predictor:
         if known.nearest is None:
             return PredictedTime(basis=Basis.REQUESTED)
         return known.run_time(self._speed(known, node))
-
-    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
-        """Return what `predict` returns, which is worked out when it is first read."""
-        known = self._known_of(kind)
-        if known.nearest is None:
-            return _requested_use(kind, node)
-        known.keep(self._places)
-        speed = self._speed(known, node)
-        return when_read(
-            partial(self._whole, known, speed, kind, node), partial(known.run_time, speed)
-        )
 
     def _speed(self, known: "_Estimate", node: NodeLoad) -> float:
         """Return the logarithm of the speed of what a job is bound to on a node."""
@@ -356,7 +341,6 @@ class _Estimate(Struct, kw_only=True):
         missed: by how much runs were missed, which tells how far high values lie above the
             expected ones.
         speeds_of: gives speeds of nodes.
-        kept: all that predictions stand on is here, and learning changes nothing of it.
         ways: which view to believe of a quantity, and by which way, as far as it was asked for.
         views: of the families that are believed.
         margins: by how much high values lie above the expected ones, logarithms.
@@ -374,7 +358,6 @@ class _Estimate(Struct, kw_only=True):
     records: int = 0
     missed: Sequence[Logs] = ()
     speeds_of: SpeedsOf | None = None
-    kept: bool = False
     ways: list[tuple[View, int] | None] = field(default_factory=lambda: [None] * len(PLACES))
     views: dict[Family | StillFamily, View] = field(default_factory=dict)
     margins: dict[int, float] = field(default_factory=dict)
@@ -388,15 +371,6 @@ class _Estimate(Struct, kw_only=True):
     def nearest(self) -> Family | StillFamily | None:
         """Return the nearest family; None: nothing is known."""
         return self.families[0] if self.families else None
-
-    def keep(self, places: Iterable[int]) -> None:
-        """Keep all that predictions of some quantities stand on, whatever is learned later."""
-        if self.kept:
-            return
-        self.kept = True
-        self.missed = tuple(self.missed)
-        for q in places:
-            self._way(q)[0].settle()
 
     def target(self, speed: float) -> PredictionTarget:
         """Return what is asked for on a node, by the logarithm of its speed."""

@@ -1,7 +1,6 @@
 """What the latest runs of a family say: each quantity on another node, by each way to tell it."""
 
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import mul
@@ -100,11 +99,6 @@ class View(Struct, kw_only=True):
             return self
         speeds, kept = speeds_of(self.samples), speeds_of(self.kept)
         return structs.replace(self, speeds=speeds, kept_speeds=kept, speeds_of=None)
-
-    def settle(self) -> None:
-        """Work out what would not be the same when more is learned."""
-        if self.speeds_of is not None:
-            self.speeds, self.speeds_of = array("d", self.speeds_of(self.samples)), None
 
     def expect(self, q: int, target: PredictionTarget, way: int) -> float:
         """Return the expected logarithm of a quantity on a node, by one way."""

@@ -353,11 +353,13 @@ def _reserved(name: str, step: Step) -> None:
 
 
 def _model(options: Options) -> Model | None:
-    """Return what predicts; None if nothing does. gsched's own works out what is read alone."""
-    if options.make_model is not RobustModel:
-        return options.make_model() if options.make_model is not None else None
+    """Return what predicts, and works out what is read alone; None if nothing predicts."""
+    if options.make_model is None:
+        return None
     reads_uses = options.heartbeats or options.savings
-    return LazyModel(RobustModel(run_times_only=not reads_uses))
+    if options.make_model is RobustModel and not reads_uses:
+        return LazyModel(RobustModel(run_times_only=True))
+    return LazyModel(options.make_model())
 
 
 def _name_of(policy: Policy) -> str:

@@ -3,7 +3,6 @@
 import pickle
 import random
 from collections.abc import Callable
-from copy import deepcopy
 
 import pytest
 from msgspec import structs
@@ -36,9 +35,9 @@ class Counting(RobustModel):
         self.learned += 1
         super().learn(record)
 
-    def deferred(self, kind: Kind, node: NodeLoad) -> Prediction:
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
         self.predicted += 1
-        return super().deferred(kind, node)
+        return super().predict(kind, node, now_s)
 
 
 Read = Callable[[RobustModel | LazyModel, Kind, NodeLoad], object]
@@ -61,7 +60,7 @@ def test_a_lazy_model_says_what_an_eager_one_said_at_that_moment(seed: int) -> N
         eager.learn(record)
         lazy.learn(record)
         of, on = chance.choice(kinds), chance.choice(nodes)
-        unread.append((lazy.deferred(of, on), eager.predict(of, on, NOW_S)))
+        unread.append((lazy.deferred(of, on, NOW_S), eager.predict(of, on, NOW_S)))
         if chance.random() < 0.3:  # the job has ended
             unread.pop(chance.randrange(len(unread)))
         if chance.random() < 0.05 and unread:
@@ -81,7 +80,7 @@ def test_what_nobody_reads_is_not_worked_out() -> None:
     kept: list[Prediction] = []
     for number in range(20):
         lazy.learn(run("k", wall_s=100.0 + number, ended_s=1000.0 * number))
-        predictions = [lazy.deferred(kind("k"), node("n1"))]
+        predictions = [lazy.deferred(kind("k"), node("n1"), NOW_S)]
         kept += predictions if number % 5 == 0 else []
         predictions.clear()
     assert (model.learned, model.predicted) == (0, 0)
@@ -117,7 +116,6 @@ def test_run_times_are_the_same_where_nothing_else_is_learned(*, gpus: bool) -> 
         expected, nothing = whole.predict(of, on, NOW_S), RobustModel().predict(of, on, NOW_S)
         found = [
             alone.predict(of, on, NOW_S),
-            deepcopy(alone).deferred(of, on),
             alone.detach([of]).predict(of, on, NOW_S),
         ]
         for each in found:

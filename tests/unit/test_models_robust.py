@@ -2,10 +2,8 @@
 
 import pickle
 import random
-from copy import deepcopy
 
 import pytest
-from msgspec import structs
 
 from baselines.kit.paper_model import PaperModel
 from gschedd.models.family import MAX_KEPT_RUNS, WELL_KNOWN
@@ -299,35 +297,13 @@ def test_what_is_detached_piece_by_piece_predicts_as_the_model_did() -> None:
     assert model.predict(kind("k"), node("n1"), 0.0) != expected[0][0]
 
 
-def test_a_deferred_prediction_is_the_one_of_its_moment() -> None:
-    """It is worked out later: what is learned meanwhile, of runs and of nodes, changes nothing."""
-    model = taught(*[1000.0] * 20, *[100.0] * 10)  # so the latest runs are believed
-    for number in range(8):  # n2 is slow, so its speed is corrected
-        model.learn(run("k", where=node("n2"), wall_s=200.0, ended_s=9000.0 + 10 * number))
-    kinds = [kind("k"), kind("new"), kind("edited", program="k-program"), kind("k", gpus=1)]
-    nodes = [node("n1"), node("n2")]
-    pairs = [(each, on) for each in kinds for on in nodes]
-    other = deepcopy(model)
-    deferred = [model.deferred(*pair) for pair in pairs]
-    expected = [other.predict(*pair, 0.0) for pair in pairs]
-    for number in range(40):
-        model.learn(run("k", where=node("n2"), wall_s=60.0, ended_s=20_000.0 + 10 * number))
-
-    assert [model.predict(*pair, 0.0) for pair in pairs[:2]] != expected[:2]
-    for found, prediction in zip(deferred, expected, strict=True):
-        fields = structs.asdict(prediction)
-        assert {name: getattr(found, name) for name in fields} == fields
-        assert pickle.loads(pickle.dumps(found)) == prediction
-
-
 def test_a_run_time_is_that_of_the_whole_prediction() -> None:
-    """Asked for alone, before the prediction and after it, and where it is deferred."""
+    """Asked for alone, before the prediction and after it."""
     model = taught(*[1000.0] * 20, *[100.0] * 10)
     kinds = [kind("k"), kind("edited", program="k-program"), kind("other", owner_uid=77)]
     pairs = [(each, on) for each in kinds for on in (node("n1"), node("n2", rates(core_rate=2.0)))]
     alone = [model.run_time(*pair, 0.0) for pair in pairs]
     whole = [model.predict(*pair, 0.0) for pair in pairs]
-    deferred = [model.deferred(*pair) for pair in pairs]
 
     assert alone == [
         PredictedTime(basis=each.basis, wall_high_s=each.wall_high_s, records=each.records)
@@ -337,7 +313,6 @@ def test_a_run_time_is_that_of_the_whole_prediction() -> None:
     assert [model.run_time(*pair, 0.0) for pair in pairs] == alone
     model.learn(run("k", wall_s=7.0, ended_s=90_000.0))
     assert model.run_time(*pairs[0], 0.0) != alone[0]
-    assert [each.run_time for each in deferred] == alone
 
 
 def test_a_model_that_knows_nothing_predicts_no_run_time() -> None:

@@ -154,7 +154,9 @@ def predict(
     deferred = getattr(predictor, "deferred", None) if state.defers_predictions else None
     if deferred is not None:
         return {
-            name: deferred(kind, load) for name in nodes if (load := loads.get(name)) is not None
+            name: deferred(kind, load, now_s)
+            for name in nodes
+            if (load := loads.get(name)) is not None
         }
     return {
         name: predictor.predict(kind, load, now_s)
