@@ -158,7 +158,14 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "MAX_KEPT", 3)
     monkeypatch.setattr(alike, "MAX_TEXT", 1_000)
     head = new_head()
-    head.command(command("long", arguments=("x" * 2_000,)), BEGIN_S)
+    for long in (
+        {"arguments": ("x" * 2_000,)},
+        {"arguments": ("",) * 200},
+        {"environment": {"X" * 2_000: ""}},
+        {"environment": {"X": "x" * 2_000}},
+        {"script": "#!/bin/sh\n" + "true\n" * 400},
+    ):
+        assert head.command(command(str(long)[:100], **long), BEGIN_S).error is None
     assert not head.state.caches.submissions
     for number in range(4):
         head.command(command(f"k{number}", name=f"j{number}"), BEGIN_S)

@@ -18,9 +18,11 @@ from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
 #: Submissions that are kept; then it begins anew.
-MAX_KEPT: Final = 1024
-#: Characters of the script, arguments and environment of one that is kept.
-MAX_TEXT: Final = 16 * 1024
+MAX_KEPT: Final = 512
+#: Characters of the script, resources, arguments and environment of one that is kept, with what
+#: Python adds to each text.
+MAX_TEXT: Final = 32 * 1024
+TEXT_OVERHEAD: Final = 64
 #: A submission that says any of this is not kept.
 _OF_ITS_OWN: Final = attrgetter(
     *("depends", "array", "lines", "holds", "reservation", "place", "interactive"),
@@ -72,8 +74,15 @@ def alike(name: Hashable, submitted: SubmitJob, state: State, settings: Settings
 def keep(name: Hashable, of: Alike, state: State) -> None:
     """Keep a submission, unless it is long."""
     submitted, kept = of.submitted, state.caches.submissions
-    texts = (submitted.script, *submitted.arguments, *submitted.environment.values())
-    if sum(map(len, texts)) > MAX_TEXT:
+    environment = submitted.environment
+    texts = (
+        submitted.script,
+        *submitted.resources,
+        *submitted.arguments,
+        *environment,
+        *environment.values(),
+    )
+    if sum(len(text) + TEXT_OVERHEAD for text in texts) > MAX_TEXT:
         return
     if len(kept) >= MAX_KEPT:
         kept.clear()
