@@ -3,12 +3,15 @@
 So `man gsub` finds them beside the programs of a virtual environment.
 """
 
+import sys
 from pathlib import Path
 
 from docutils.core import publish_string
 from setuptools import setup
 
 TARGET = Path("build/man")
+#: What pip runs first, to read the package's name and requirements.
+METADATA = frozenset({"egg_info", "dist_info"})
 
 
 def manual_pages() -> list[tuple[str, list[str]]]:
@@ -31,4 +34,4 @@ def manual_pages() -> list[tuple[str, list[str]]]:
     return sorted(found.items())
 
 
-setup(data_files=manual_pages())
+setup(data_files=manual_pages() if METADATA.isdisjoint(sys.argv[1:2]) else [])

@@ -31,7 +31,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 ]
-exclude_patterns = ["docs/conf.py"]
+exclude_patterns = ["docs/conf.py", ".*"]  # such as .venv, with its 17,000 directories
 myst_heading_anchors = 6
 myst_enable_extensions = ["deflist", "substitution"]
 suppress_warnings = ["myst.xref_ambiguous"]
