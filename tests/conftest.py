@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gsched.cli.commands  # noqa: F401 - it switches garbage collection off
-from tests.support import timings
+from tests.support import time_limits, timings
 from tests.support.processes import (
     FORKS,
     MARKER,
@@ -171,6 +171,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder] * patience))
 
     _put_longest_first(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave out of a test's time the waits for a processor: they are no sign that it is stuck."""
+    is_set = yield
+    if is_set:
+        time_limits.leave_out_waits()
+    return is_set
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -19,7 +19,7 @@ def project(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "tests/support").mkdir(parents=True)
     shutil.copy(ROOT / "tests/conftest.py", tmp_path / "tests")
-    for name in ("processes.py", "timings.py"):
+    for name in ("processes.py", "time_limits.py", "timings.py"):
         shutil.copy(ROOT / "tests/support" / name, tmp_path / "tests/support")
     return tmp_path
 
@@ -178,6 +178,38 @@ def test_more_examples_have_more_time(project: Path, profile: str, seconds: int)
 
     assert ran.returncode == 0, ran.stdout
     assert f"seconds {seconds}\n" in ran.stdout
+
+
+CROWDED = """
+import os, subprocess, sys, time
+import pytest
+
+@pytest.mark.timeout(0.5)
+def test_computes():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    begun_s, until_s = time.monotonic(), time.process_time() + 0.3
+    try:
+        while time.process_time() < until_s:
+            pass
+        assert time.monotonic() - begun_s > 0.5
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+@pytest.mark.timeout(0.5)
+def test_is_stuck():
+    time.sleep(30)
+"""
+
+
+def test_a_time_limit_counts_no_wait_for_a_processor(project: Path) -> None:
+    """Beside three programs that compute on the only processor that it may use."""
+    ran = run_tests(project, "unit", CROWDED)
+
+    assert "1 failed, 1 passed" in ran.stdout, ran.stdout
+    assert "test_is_stuck - Failed: Timeout (>0.5s)" in ran.stdout
 
 
 def test_a_file_that_cannot_be_imported_is_reported_by_workers_too(project: Path) -> None:
