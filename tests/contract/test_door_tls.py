@@ -26,12 +26,12 @@ from gsched.pki.contexts import client_context, server_context
 from gsched.pki.files import CertificateFiles, files_of
 from gsched.pki.names import Identity, Role
 from gschedd.http.answers import errors
-from gschedd.http.door import LINGERING_S, Door, Rules, Visitor, watched
+from gschedd.http.door import QUIET_MS, Door, Rules, Visitor, watched
 from gschedd.http.listening import address_source
+from tests.support.processes import PATIENCE_S
 
 MANY = 12
-LONG_S = 20.0
-PATIENCE_S = 3 * LINGERING_S  # the end of a request that was refused is awaited
+LONG_S = 60.0  # at most: a busy machine needs seconds for what takes milliseconds here
 Client = Callable[[int], None]
 
 
@@ -134,7 +134,10 @@ def served(context: ssl.SSLContext, port: int) -> None:
     """Send a request."""
     with dial(port) as connection, context.wrap_socket(connection) as secured:
         secured.sendall(b"GET / HTTP/1.1\r\nHost: head\r\nConnection: close\r\n\r\n")
-        assert secured.recv(1000).startswith(b"HTTP/1.1 200")
+        answer = secured.recv(1000)
+        if not answer:
+            raise ConnectionResetError("it was closed")
+        assert answer.startswith(b"HTTP/1.1 200")
         while secured.recv(1000):
             pass
 
@@ -170,6 +173,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ssl.SSLConte
 
 NARROW = Rules(of_source=2, in_all=4, evict=True, header_s=0.5)
 LATE = Rules(of_source=100, in_all=100, evict=True, header_s=0.5)
+CALM = Rules(of_source=100, in_all=100, evict=True, header_s=LONG_S)
 CASES: dict[str, tuple[Callable[..., None], str, Rules]] = {
     "no handshake": (broken, "", LATE),
     "half a handshake": (ended, "", LATE),
@@ -182,7 +186,7 @@ CASES: dict[str, tuple[Callable[..., None], str, Rules]] = {
     "pipelined, aborted": (pipelined, "bare", LATE),
     "evicted": (waiting, "bare", NARROW),
     "no request": (waiting, "node", LATE),
-    "served": (served, "node", LATE),
+    "served": (served, "node", CALM),
 }
 
 
@@ -242,7 +246,9 @@ def test_a_few_handshakes_at_a_time_and_slow_ones_keep_no_others_out(
             for each in idle:
                 each.sendall(b"\x16\x03\x01\x02\x00")
             if hold_s == LONG_S:
-                await asyncio.sleep(0.5)
+                while begun < 2:  # noqa: ASYNC110 - nothing tells when they begin
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.3)
                 assert begun == 2
                 idle[0].close()
                 idle[1].close()
@@ -276,14 +282,21 @@ def test_a_fault_before_the_handshake_leaves_no_place_taken() -> None:
 def test_many_that_connect_at_once_are_served_in_turn(
     silent_ones: int, contexts: dict[str, ssl.SSLContext]
 ) -> None:
-    """E19: Each has a moment to prove who it is, but for those that send nothing."""
+    """E19: Each has a moment to prove who it is, but for those that send nothing.
+
+    One that a busy machine keeps from sending for that moment comes again, as nodes do.
+    """
     failed: list[OSError] = []
 
     def one(port: int) -> None:
-        try:
-            served(contexts["node"], port)
-        except OSError as error:
-            failed.append(error)
+        while True:
+            begun_s = time.monotonic()
+            try:
+                return served(contexts["node"], port)
+            except OSError as error:
+                if time.monotonic() - begun_s < QUIET_MS / 1000:
+                    failed.append(error)
+                    return None
 
     async def story() -> None:
         rules = Rules(of_source=100, in_all=4, evict=True)
@@ -319,6 +332,7 @@ def test_a_slow_handshake_leaves_its_number_to_the_next_connection(
                 await asyncio.sleep(0.01)
             while door.connections:  # noqa: ASYNC110 - nor when they have gone
                 await asyncio.sleep(0)
+            door.rules = CALM
 
             def ask(connection: socket.socket) -> bytes:
                 connection.settimeout(LONG_S)

@@ -93,7 +93,7 @@ def test_a_launch_that_waits_for_a_place_in_a_full_queue_keeps_nobody_from_the_g
     shared_gpu: Make,
 ) -> None:
     """A host runs ahead of the device as far as the stream's queue goes, and then waits inside."""
-    gpu = shared_gpu(drain_max_s=0.2)
+    gpu = shared_gpu(drain_max_s=1.0)
     high, low = pair(gpu)
     low.call("globals().update(a=cuda.stream(), e=__import__('threading').Event())")
     assert low.call("cuda.call_host(a, e)") == 0

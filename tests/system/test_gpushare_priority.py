@@ -52,7 +52,7 @@ def test_a_high_job_waits_for_the_window_of_a_low_one_and_for_no_more(shared_gpu
     when the high job launches.
     """
     window = 2
-    gpu = shared_gpu(options=("--window", str(window)))
+    gpu = shared_gpu(drain_max_s=30.0, options=("--window", str(window)))
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
     low.send("len(cuda.train(5000, 20, 0, 3.0))")
@@ -78,7 +78,7 @@ def test_a_high_job_waits_for_the_window_of_a_low_one_and_for_no_more(shared_gpu
 
 def test_without_membarrier_the_gate_closes_all_the_same(shared_gpu: Make) -> None:
     """As in sandboxes that refuse the system call: the launch path has a fence instead."""
-    gpu = shared_gpu()
+    gpu = shared_gpu(drain_max_s=30.0)
     compiler = find_compiler()
     assert compiler is not None
     other = build(gpu.folder / "other", compiler, extra_flags=("-DGS_WITHOUT_MEMBARRIER",))
@@ -113,7 +113,7 @@ def test_no_low_kernel_starts_while_a_high_job_is_busy(shared_gpu: Make) -> None
 
 def test_low_jobs_take_turns_and_both_go_on(shared_gpu: Make) -> None:
     """Slices, not kernels, alternate; each gets its part."""
-    gpu = shared_gpu()
+    gpu = shared_gpu(drain_max_s=30.0)
     jobs = [gpu.run(gpu.task(name, LOW)) for name in ("1", "2")]
     for job in jobs:
         job.send("len(cuda.train(500, 20, 0, 1.0))")
@@ -220,13 +220,16 @@ def test_an_endless_kernel_is_overtaken(shared_gpu: Make) -> None:
 
 
 def test_a_high_job_goes_on_when_the_daemon_dies_and_keeps_the_token(shared_gpu: Make) -> None:
-    """The next daemon knows the job, and its claim comes before others."""
+    """The next daemon knows the job, and its claim comes before others.
+
+    The GPU has work for two seconds, so that the job is not idle when its host is late.
+    """
     gpu = shared_gpu()
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert high.call("cuda.launch(10)") == 0
     assert high.call("cuda.alloc('plain', 1 << 20)[0]") == 0
-    high.send("len(cuda.train(1000, 20, 0, 2.0, sync_every=5))")
-    wait_until(lambda: len(gpu.device.log()) > 40)
+    high.send("cuda.pipeline(4000, 5, 0, 5.0, depth=100)[0]")
+    wait_until(lambda: len(gpu.device.log()) > 400)
     low.send("cuda.launch(10)")
     wait_until(lambda: is_waiting(gpu, "2.1"))
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ HEAD = """
 action = "hold"
 warn_s = 1.0
 warn_held_s = 1.0
-act_s = 5.0
+act_s = {act_s}
 
 [notify]
 smtp_host = "127.0.0.1"
@@ -42,10 +41,12 @@ def mails() -> Iterator[MailServer]:
 
 
 @pytest.fixture
-def gpus(tmp_path: Path, mails: MailServer) -> Iterator[Gpus]:
+def gpus(tmp_path: Path, mails: MailServer, request: pytest.FixtureRequest) -> Iterator[Gpus]:
+    """Return a node; a parameter is the time after which an idle job is held, seconds."""
+    act_s = getattr(request, "param", 5.0)
     directory = tmp_path / "nvml"
     directory.mkdir()
-    made = Gpus(tmp_path, build_nvml(directory), HEAD.format(port=mails.port))
+    made = Gpus(tmp_path, build_nvml(directory), HEAD.format(port=mails.port, act_s=act_s))
     made.start(NODE)
     yield made
     made.stop()
@@ -93,6 +94,7 @@ def test_an_idle_job_is_warned_shown_and_held(gpus: Gpus, mails: MailServer) -> 
     assert usage.gpu_idle_s > 6.0
 
 
+@pytest.mark.parametrize("gpus", [600.0], indirect=True)
 def test_a_node_daemon_that_restarts_begins_its_window_anew(gpus: Gpus) -> None:
     job = gpus.submit("sleep 600", gpus=1)
     reason = "1 of 1 GPU idle since "
@@ -102,7 +104,9 @@ def test_a_node_daemon_that_restarts_begins_its_window_anew(gpus: Gpus) -> None:
     gpus.cluster.kill_node("n1")
     gpus.start(NODE)
     wait_until(lambda: gpus.cluster.head.job(job).row.live is not None, 60.0, what="its use")
-    time.sleep(6.0)
-    events = [event.kind for event in gpus.cluster.head.job(job).events]
+
+    def has_ended() -> bool:
+        return "IdleWarningEnded" in [each.kind for each in gpus.cluster.head.job(job).events]
+
+    wait_until(has_ended, what="the end of the warning")
     assert gpus.state(job) == "running"
-    assert "IdleWarningEnded" in events

@@ -52,17 +52,18 @@ def test_it_hears_nothing_before_its_launch_and_then_what_has_changed(launcher: 
     time.sleep(0.3)
     assert launcher.output(1) == "waits\n"
 
+    before_s = time.time()
     launch(launcher, task)
     words = json.loads(launcher.wait_for_output(1, "}\n").splitlines()[1])
 
     assert words["environment"] == {"OTHER": "after", "MASTER_PORT": "20001"}
     assert words["removed"] == ["GSCHED_GATE"]
-    launched_s = time.time()
+    after_s = time.time()
     launcher.order(1, {"do": "stop", "reason": "delete", "grace_s": 0})
     record = launcher.exit(1)
     assert (record["kind"], record["stop_reason"]) == ("signalled", "delete")
-    assert record["started_s"] == pytest.approx(launched_s, abs=2.0)
-    assert record["wall_s"] < 5.0
+    assert before_s - 0.1 <= record["started_s"] <= after_s + 0.1, "of the launch"
+    assert record["wall_s"] <= time.time() - before_s + 0.1
 
 
 def test_its_walltime_counts_from_the_launch(launcher: Launcher) -> None:

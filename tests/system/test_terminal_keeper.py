@@ -111,11 +111,14 @@ def test_a_stop_before_the_program_has_started(launcher: Launcher, job: int) -> 
 
 def test_who_attaches_again_sees_the_last_output_and_goes_on(launcher: Launcher, job: int) -> None:
     user = start(launcher, job)
-    user.type("echo fir''st; sleep 0.5; echo sec''ond; read x; echo got $x\n")
+    go, written = launcher.out / f"go{job}", launcher.out / f"second{job}"
+    waits = f"until [ -e {go} ]; do sleep 0.1; done"
+    user.type(f"echo fir''st; {waits}; echo sec''ond; touch {written}; read x; echo got $x\n")
     user.until("first")
     seen = user.begin + len(user.seen)
     user.close()
-    time.sleep(1.0)
+    go.touch()
+    wait_until(written.exists, "what is written while nobody is attached")
     again = Attached(launcher.directory(job), offset=seen)
     again.until("second")
 
@@ -155,6 +158,7 @@ def test_who_does_not_read_makes_the_program_wait(launcher: Launcher, job: int) 
     user.type("yes | head -c 1000000; touch written\n")
     keeper = launcher.started(job)["job_pid"]
     before = launcher.started(job)
+    wait_until(lambda: [each for child in children(keeper) for each in children(int(child))], "yes")
     time.sleep(1.0)
 
     assert memory_bytes(keeper) < 100 << 20
