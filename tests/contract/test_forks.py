@@ -1,5 +1,6 @@
 """A program in a fork is what it would be in an interpreter of its own."""
 
+import contextlib
 import json
 import os
 import select
@@ -31,6 +32,7 @@ print(json.dumps({
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
     "leads": os.getsid(0) == os.getpid(),
+    "has_terminal": os.isatty(0) and os.tcgetpgrp(0) == os.getpid(),
     "descriptors": sorted(os.listdir("/proc/self/fd")),
     "encodings": [sys.stdout.encoding, sys.stdout.errors, sys.stderr.encoding, sys.stdin.encoding],
     "buffered": [sys.stdout.line_buffering, sys.stdout.write_through],
@@ -83,6 +85,33 @@ def test_a_fork_finds_what_a_new_interpreter_finds(start: Start, *, new_session:
     assert fork == new
     assert fork["environment"] == environment
     assert fork["input"] == "some input"
+
+
+def test_a_fork_at_a_terminal_finds_what_a_new_interpreter_finds(start: Start) -> None:
+    """Its standard input is the terminal of its session, and its streams are buffered by lines."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith("PYTHON")}
+    seen = []
+    for new in (True, False):
+        master, slave = os.openpty()
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        terminal = {"start_new_session": True, "preexec_fn": forks.take_terminal}
+        process = start("a", new=new, env=kept, text=False, **streams, **terminal)
+        os.close(slave)
+        os.write(master, b"\x04")  # the end of its input
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while data := os.read(master, 65536):
+                shown += data
+        os.close(master)
+        assert process.wait(PATIENCE_S) == 7
+        line = next(each for each in shown.decode().splitlines() if "{" in each)
+        seen.append(json.loads(line[line.index("{") :]))
+
+    new, fork = seen
+    for each in (new, fork):
+        each["environment"].pop("LC_CTYPE", None)
+    assert fork == new
+    assert fork["has_terminal"]
 
 
 @pytest.mark.parametrize("new", [True, False])

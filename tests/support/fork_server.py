@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -210,6 +211,10 @@ def become(start: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if start.get("terminal"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        text: Any = sys.stdout
+        text.reconfigure(line_buffering=not text.write_through)  # as the interpreter does
     os.environ.clear()
     os.environ.update(start["environment"])
     _enter(start["namespaces"], start["mounts"])

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -83,6 +84,11 @@ class Wrapper(NamedTuple):
 
 
 NONE = Wrapper()
+
+
+def take_terminal() -> None:
+    """Make its standard input the terminal of a new session; the ``preexec_fn`` of a program."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 #: Of processes that have imported some modules, and that this one has started.
@@ -271,6 +277,7 @@ class Forked(subprocess.Popen[Any]):
             "environment": dict(os.environ if env is None else env),
             "directory": str(cwd or os.getcwd()),
             "new_session": rest[20],
+            "terminal": rest[1] is take_terminal,
             "group": rest[16],
             "groups": rest[17],
             "user": rest[18],

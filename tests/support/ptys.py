@@ -11,6 +11,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
+from tests.support.forks import popen, take_terminal
+
 WAIT_S = 60.0
 _READ_BYTES = 1 << 16
 
@@ -37,7 +39,7 @@ class Sitting:
         self.resize(*size)
         if user is not None:
             os.fchown(slave, user, user)
-        self.process = subprocess.Popen(
+        self.process = popen(
             list(words),
             env=dict(env),
             cwd=cwd,
@@ -48,7 +50,7 @@ class Sitting:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 - one call between fork and exec
+            preexec_fn=take_terminal,
         )
         os.close(slave)
 
@@ -120,7 +122,3 @@ class Sitting:
         if self.process.poll() is None:
             self.kill()
         os.close(self.master)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
