@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gnode.supervisor import journal
 from tests.support import records
 from tests.support.forks import ForkServer, popen_launcher
+from tests.support.v1_groups import V1Groups
 
 WAIT_S = 90.0  # of a machine on which much else runs
 
@@ -42,6 +44,19 @@ def process_is_there(pid: int) -> bool:
     return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a launcher runs jobs.
+
+    Attributes:
+        library: that runs plain jobs; empty: none.
+        has_groups: each job has control groups with limits that it does not reach.
+    """
+
+    library: str = ""
+    has_groups: bool = False
+
+
 class Launcher:
     """One launcher process and the spool it works on."""
 
@@ -53,6 +68,7 @@ class Launcher:
         allow_root: bool = True,
         under: Sequence[str] = (),
         library: str = "",
+        has_groups: bool = False,
         server: ForkServer | None = None,
         is_real: bool = False,
     ) -> None:
@@ -62,6 +78,8 @@ class Launcher:
         """
         self.allow_root = allow_root
         self.library = library  # that runs plain jobs
+        self.has_groups = has_groups
+        self._groups: list[V1Groups] = []
         self.server = server
         self.is_real = is_real
         self.under = under  # a command that starts the launcher in its own place
@@ -125,6 +143,8 @@ class Launcher:
             self.channel.close()
             self.process.kill()
             self.process.wait()
+            for groups in self._groups:
+                groups.remove()
 
     def _all_ended(self) -> bool:
         return not records.running(self.state / "attempts")
@@ -164,6 +184,9 @@ class Launcher:
             "nice": 0,
             "leftover_grace_s": 0.3,
         }
+        if self.has_groups:
+            self._groups.append(V1Groups())
+            task |= self._groups[-1].all(sorted(os.sched_getaffinity(0)))
         return task | changes
 
     def launch_prepared(self, launched: dict[str, Any]) -> None:

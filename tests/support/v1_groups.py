@@ -46,7 +46,7 @@ class V1Groups:
 
     def all(self, cpus: list[int]) -> dict[str, Any]:
         """Return the fields of a task that has all of them."""
-        limits = self.memory() | self.pids() | self.cpuset(cpus) | self.fence([ZERO])
+        limits = self.memory(1 << 30) | self.pids(4000) | self.cpuset(cpus) | self.fence([ZERO])
         return self.tracking() | limits
 
     def left(self) -> list[str]:

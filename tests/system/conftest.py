@@ -6,8 +6,10 @@ from gnode.compiling import find_compiler
 from tests.support import builds
 from tests.support.cluster import Cluster, wait_until
 from tests.support.forks import ForkServer
+from tests.support.launching import Way
 from tests.support.migration import undisturbed
 from tests.support.monitor import Browser, address, is_ready
+from tests.support.v1_groups import missing
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,15 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> str:
 def library(request: pytest.FixtureRequest) -> str:
     """Return the library of a launcher whose plain jobs it runs, and "" for one without it."""
     return str(request.getfixturevalue("native_library")) if request.param == "native" else ""
+
+
+@pytest.fixture(params=["python", "native", pytest.param("bound", marks=pytest.mark.root)])
+def way(request: pytest.FixtureRequest) -> Way:
+    """Return how a launcher runs jobs: by Python, by the library, or by it with control groups."""
+    if request.param == "bound" and (lacking := missing()):
+        pytest.skip(f"no control groups of version 1 here: {lacking}")
+    library = "" if request.param == "python" else request.getfixturevalue("native_library")
+    return Way(library, has_groups=request.param == "bound")
 
 
 @pytest.fixture

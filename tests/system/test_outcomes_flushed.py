@@ -12,20 +12,20 @@ from gnode.supervisor import journal
 from gsched.protocol.node import ExitAck, Register
 from tests.support import records
 from tests.support.gnode_world import GnodeWorld
-from tests.support.launching import Launcher, wait_until
+from tests.support.launching import Launcher, Way, wait_until
 
 KEEPS = {"rules": {"allow_root": True, "uid_min": 0}, "keeps": True}
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, library: str) -> Iterator[Launcher]:
+def launcher(tmp_path: Path, way: Way) -> Iterator[Launcher]:
     """A launcher whose flushes, and those of its supervisors, are noted in ``flushes``."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("no strace here to see system calls")
     said = str(tmp_path / "flushes")
     options = ("-D", "-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-e", "signal=none")
-    made = Launcher(tmp_path / "state", under=(strace, *options, "-o", said), library=library)
+    made = Launcher(tmp_path / "state", under=(strace, *options, "-o", said), **vars(way))
     yield made
     made.close()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import records
-from tests.support.launching import Launcher, process_is_there, wait_until
+from tests.support.launching import Launcher, Way, process_is_there, wait_until
 
 BASH = "/bin/bash"
 
@@ -36,8 +36,8 @@ exec(sys.argv[3])
 
 
 @pytest.fixture
-def launcher(tmp_path: pathlib.Path, library: str) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path / "state", library=library)
+def launcher(tmp_path: pathlib.Path, way: Way) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path / "state", **vars(way))
     yield launcher
     launcher.close()
 

@@ -85,7 +85,7 @@ def test_a_job_is_in_each_of_its_groups_and_has_their_limits(
         assert [one for one in lines if one.endswith(f":{controller}:/{groups.name}")], lines
     own_nice = os.getpriority(os.PRIO_PROCESS, 0)
     assert lines[-3:] == [f"Cpus_allowed_list:\t{cpu}", str(own_nice + 3), limit]
-    assert told == [str(256 << 20), "40", str(cpu), "0"]
+    assert told == [str(1 << 30), "4000", str(cpu), "0"]
     assert groups.name not in supervisors_groups
     assert (record["kind"], record["exit_code"]) == ("exited", 3)
     assert record["cpu_s"] > 0

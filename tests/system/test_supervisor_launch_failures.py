@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.launching import Launcher
+from tests.support.launching import Launcher, Way
 
 BASH = "/bin/bash"
 
 
 @pytest.fixture
-def launcher(tmp_path: pathlib.Path, library: str) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path / "state", library=library)
+def launcher(tmp_path: pathlib.Path, way: Way) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path / "state", **vars(way))
     yield launcher
     launcher.close()
 
