@@ -73,13 +73,15 @@ def kill_foreign(state_dir: str, user_roots: Collection[str], keep: Collection[s
     clock = SystemClock()
     until_s = clock.monotonic_s() + FOREIGN_S
     while True:
-        processes = proc.snapshot()
         roots = {
             pid
-            for pid in processes
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
             if (_is_foreign_daemon(pid, state_dir) or _is_foreign_job(pid, job_roots, keep))
             and _is_in_our_namespace(pid)
         }
+        if not roots:
+            break
+        processes = proc.snapshot()
         found = proc.descendants(roots, processes) - {os.getpid()}
         if not found:
             break
@@ -107,10 +109,10 @@ def _await_end(pid: int, timeout_s: float) -> None:
 
 def _is_foreign_daemon(pid: int, state_dir: str) -> bool:
     """Return whether a process is a launcher or supervisor of another spool at our place."""
+    line = proc.command_line(pid)
+    if LAUNCHER_WORD not in line or os.fsencode(state_dir) not in line.split(b"\0"):
+        return False
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if os.fsencode(state_dir) not in words or LAUNCHER_WORD not in b" ".join(words):
-            return False
         entries = list(Path(f"/proc/{pid}/fd").iterdir())
         return any(_is_misplaced(entry, state_dir) for entry in entries)
     except OSError:

@@ -100,8 +100,17 @@ def environment_text_after(pid: int, start: bytes) -> bytes:
 
 def _environment(pid: int) -> bytes:
     """Return the environment that a process was started with, empty if it may not be read."""
+    return _content(f"/proc/{pid}/environ")
+
+
+def command_line(pid: int) -> bytes:
+    """Return the words of a process, each followed by NUL; empty if it is gone."""
+    return _content(f"/proc/{pid}/cmdline")
+
+
+def _content(path: str) -> bytes:
     try:
-        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # gone, or another user's
         return b""
     try:
