@@ -166,15 +166,19 @@ def test_node_killed_at(cluster: Cluster, judge: Judge, point: str) -> None:
     work.check()
 
 
+@pytest.mark.parametrize("processes", [0, 500], ids=["plain", "limited"])
 @pytest.mark.parametrize("point", SUPERVISOR_POINTS)
-def test_supervisor_killed_at(cluster: Cluster, judge: Judge, point: str, library: str) -> None:
+def test_supervisor_killed_at(
+    cluster: Cluster, judge: Judge, point: str, library: str, processes: int
+) -> None:
     cluster.is_native = bool(library)
     for name in ("n1", "n2") if library else ():
         give_native_library(library, cluster.node_dir(name))
     latch = cluster.directory / "latch"  # every supervisor passes the point, the first one dies
     cluster.start_head()
-    cluster.start_node("n1", wait=False, env={"GSCHED_FAIL": f"{point}:kill-once={latch}"})
-    cluster.start_node("n2", wait=False)
+    failing = {"GSCHED_FAIL": f"{point}:kill-once={latch}"}
+    cluster.start_node("n1", wait=False, env=failing, job_processes=processes)
+    cluster.start_node("n2", wait=False, job_processes=processes)
     for name in ("n1", "n2"):
         cluster.wait_for_node(name)
         if library:
