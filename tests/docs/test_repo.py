@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from scripts import check_docs, tidy
 ROOT = Path(__file__).resolve().parents[2]
 SUPPRESS = "no" + "qa"
 REMINDER = "TO" + "DO"
+PYTHON = b"#!/usr/bin/env python3\n"
 
 
 def test_repository_is_tidy() -> None:
@@ -133,6 +135,21 @@ def test_documentation_check_finds(
 def test_shell_scripts_parse(name: str) -> None:
     """Bash reads them to the end."""
     subprocess.run(["bash", "-n", str(ROOT / "scripts" / name)], check=True)
+
+
+def test_programs_without_a_suffix_are_linted_and_typed() -> None:
+    """Nobody else sees that a module they import has moved: most of them no test runs."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "scripts").rglob("*")
+        if path.is_file() and not path.suffix and path.read_bytes().startswith(PYTHON)
+    }
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+
+    assert set(tools["ruff"]["extend-include"]) == found
+    # those of scripts/bench import the modules beside them by their bare names
+    typed = {name for name in found if not name.startswith("scripts/bench/")}
+    assert set(tools["mypy"]["files"]) >= typed
 
 
 def test_import_contracts_hold() -> None:
