@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gsched.model.resources import Chunk, Request, Share
 from gsched.model.states import Placement
+from gschedd.plan import fit
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.room import shortage
+from gschedd.plan.room import leftover, shortage
 from gschedd.plan.snapshot import JobClass, Plan, Start
 from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.validate import covers, validate
@@ -88,6 +89,7 @@ def test_a_gpu_node_is_left_alone_even_when_its_gpus_are_taken() -> None:
     nodes = spaces(busy, space("n2", cpus=8))
 
     assert nodes_of(place(Request(), nodes)) == ["n2"]
+    assert nodes_of(place(Request(), nodes, leftover)) == ["n2"]
 
 
 def test_what_greedy_gives_to_the_wrong_place_is_exchanged() -> None:
@@ -181,8 +183,14 @@ def test_a_free_request_of_different_chunks_is_squeezed_in() -> None:
     ]
 
 
-def test_a_search_that_would_never_end_ends() -> None:
-    """Forty different places on forty nodes, one CPU too few: given up, not tried for ever."""
+@pytest.mark.parametrize("left_out", ["", "MAX_SEARCH_STEPS", "MAX_SEARCH_LOOKS"])
+def test_a_search_that_would_never_end_ends(monkeypatch: pytest.MonkeyPatch, left_out: str) -> None:
+    """Forty different places on forty nodes, one CPU too few: given up, not tried for ever.
+
+    Each of its two bounds does that without the other.
+    """
+    if left_out:
+        monkeypatch.setattr(fit, left_out, 10**12)
     nodes = spaces(*(space(f"n{i}", cpus=5) for i in range(40)))
     chunks = (Chunk(count=40, cpus=3), Chunk(count=40, cpus=2, memory_bytes=0), Chunk(cpus=4))
 
