@@ -103,9 +103,10 @@ def _limit_memory(group: MemoryCgroup) -> None:
 def _open_cpuset(path: str, *, has_cpus: bool) -> None:
     """Give a group of version 1 what its parent has: no process can join it without.
 
-    The scheduler balances the parent's CPUs, and so those of the groups below it. A group that asks
-    for that, too, has the kernel work out the scheduling domains of the machine anew whenever its
-    CPUs change: 5 ms of CPU time, and more until all processors have followed.
+    The scheduler balances load over the parent's CPUs, which include those of this group. So load
+    balancing is turned off for this group: otherwise each change of its CPUs makes the kernel
+    rebuild the scheduling domains of the machine, which takes 5 ms of CPU time and longer to
+    complete on all processors.
 
     Args:
         path: of the group.

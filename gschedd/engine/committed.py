@@ -33,7 +33,7 @@ def _is_deletion(fact: f.AnyFact) -> bool:
     return isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE
 
 
-#: Failpoints of a commit, and the facts of which one has to be in it.
+#: Failpoints of a commit: each is passed if the commit has such a fact.
 _PASSED: Final[tuple[tuple[str, Callable[[f.AnyFact], bool]], ...]] = (
     ("submit", lambda fact: isinstance(fact, f.JobSubmitted)),
     ("exit", lambda fact: isinstance(fact, f.PartEnded)),

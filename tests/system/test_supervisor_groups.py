@@ -162,7 +162,7 @@ def test_the_peak_is_that_of_all_processes_together(
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, "oom"), (0, "exited")])
-def test_a_kill_for_memory_is_told_unless_the_job_has_succeeded(
+def test_an_oom_kill_is_the_outcome_unless_the_job_has_succeeded(
     launcher: Launcher, groups: V1Groups, owner: dict[str, Any], code: int, kind: str
 ) -> None:
     eater = f"{sys.executable} -I -S -c '{EAT}' 200 0"
@@ -178,7 +178,7 @@ def test_a_kill_for_memory_is_told_unless_the_job_has_succeeded(
     assert groups.left() == []
 
 
-def test_a_limit_that_is_too_small_for_any_program_is_told(
+def test_a_limit_that_is_too_small_for_any_program_is_reported(
     launcher: Launcher, groups: V1Groups, owner: dict[str, Any]
 ) -> None:
     task = launcher.task(1, ["true"]) | owner | groups.tracking() | groups.memory(1 << 12)

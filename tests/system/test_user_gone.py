@@ -122,11 +122,11 @@ def test_t25_d19_what_a_deleted_user_has_left(site: Accounts) -> None:
     asked = a.ReleaseJob(ids=("2",), holds=("user",))
     assert site.head.act(asked).results[0].error is None
 
-    def is_told() -> bool:  # between two tries, each of which has another state and reason
+    def is_shown() -> bool:  # between two tries, each of which has another state and reason
         (row,) = site.head.jobs(["2"]).jobs
         return row.state in {"queued", "waiting", "held"} and "no user alice" in row.reason
 
-    wait_until(is_told, what="the reason why the job does not run")
+    wait_until(is_shown, what="the reason why the job does not run")
     assert not (site.jobs / "held.out").exists()
     assert not site.head.nodes().nodes[0].drained
 

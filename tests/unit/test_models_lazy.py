@@ -51,7 +51,7 @@ READS: dict[str, Read] = {
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_lazy_model_says_what_an_eager_one_said_at_that_moment(seed: int) -> None:
+def test_a_lazy_model_predicts_what_an_eager_one_did_at_that_time(seed: int) -> None:
     chance = random.Random(seed)
     nodes, kinds = cluster(chance, gpus=True)
     eager, lazy = RobustModel(), LazyModel(RobustModel())

@@ -12,7 +12,7 @@ from gschedd.plan.moments import moment
 
 #: Windows that a node has at most.
 MAX_WINDOWS: Final = 32
-#: So many windows begin or end in one step.
+#: Windows that begin or end in one step at most.
 MAX_DUE: Final = 64
 #: How far in the future a window may lie, seconds: a slip of the year is no plan.
 FARTHEST_S: Final = 5 * 365 * 86_400.0

@@ -1,8 +1,8 @@
-"""Equal submissions, one after the other: what the first came to holds for the next ones.
+"""A cache of accepted submissions: an equal submission gets the same job specification.
 
-That is so where it follows from the submission, the configuration and the nodes alone. What depends
-on the moment, on other jobs or on reservations is read anew each time, and what depends on how many
-jobs there are is checked for each job.
+It holds what follows from the submission, the configuration and the nodes alone. A submission that
+depends on the time, on other jobs or on reservations is not cached. Access and the limits on the
+number of jobs are checked for each job.
 """
 
 from collections.abc import Hashable
@@ -17,13 +17,13 @@ from gschedd.core.requests.commands import Submit
 from gschedd.core.state.settings import Settings
 from gschedd.core.state.state import State
 
-#: Submissions that are kept; then it begins anew.
+#: Entries of the cache at most; a full cache is emptied.
 MAX_KEPT: Final = 512
-#: Characters of the script, resources, arguments and environment of one that is kept, with what
-#: Python adds to each text.
+#: Characters of the script, resources, arguments and environment of a cached submission at most,
+#: with TEXT_OVERHEAD for each text.
 MAX_TEXT: Final = 32 * 1024
 TEXT_OVERHEAD: Final = 64
-#: A submission that says any of this is not kept.
+#: A submission with any of these fields is not cached.
 _OF_ITS_OWN: Final = attrgetter(
     *("depends", "array", "lines", "holds", "reservation", "place", "interactive"),
     *("deadline_s", "deadline_after_s", "urgency", "reject_if_late", "places_max", "training"),

@@ -15,7 +15,7 @@ Order = tuple[float, float, str, str]
 
 
 def order_of(window: NodeWindow) -> Order:
-    """Return of which order a window is."""
+    """Return the order that a window belongs to."""
     return (window.from_s, window.to_s, window.reason, window.by)
 
 
@@ -67,7 +67,7 @@ class WindowedNodes:
         return self._times[0][0] if self._times else None
 
     def due(self, now_s: float, most: int) -> list[str]:
-        """Return nodes of which a window begins or ends by now, by name; so many at most."""
+        """Return the names of at most ``most`` nodes with a window that begins or ends by now."""
         end = min(most, bisect_left(self._times, (now_s, "\U0010ffff")))
         return sorted({node for _, node in self._times[:end]})
 
